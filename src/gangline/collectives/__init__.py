@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What moves gradients between workers: groups of members, behind one small protocol."""
+
+from gangline.collectives.protocol import Group as Group
+from gangline.collectives.protocol import GroupKey as GroupKey
+from gangline.collectives.protocol import Header as Header
+from gangline.collectives.protocol import gather_bytes as gather_bytes
+from gangline.collectives.solo import SoloGroup as SoloGroup

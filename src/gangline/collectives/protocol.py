@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The protocol that every transport implements: a group of members that exchange tensors.
+
+A group is blocking and is driven by one thread at a time: the runtime has one communication thread
+per worker, which makes the calls in the same order on every member. Only `abort` may be called from
+another thread; it makes a call in progress raise `ExchangeAborted` at once.
+
+Any failure (a dead peer, a broken connection, a time that ran out) raises `ExchangeError` and leaves
+the group unusable: the caller closes it and makes a new one. Results are bit-equal on all members.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Header = npt.NDArray[np.int64]
+"""A few integers that travel with a tensor and are reduced by maximum, element by element."""
+
+
+class GroupKey(NamedTuple):
+    """What names a group: nobody of another run, view or attempt can take part."""
+
+    run: str
+    view: int
+    attempt: int
+    level: str = "flat"
+
+    def __str__(self) -> str:
+        return f"{self.run}/{self.view}/{self.attempt}/{self.level}"
+
+
+class Group(Protocol):
+    """Members that exchange tensors. `rank` is this member's place among `size`."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def transport(self) -> str:
+        """The name of what carries the bytes, for people: `gloo`, `wire (shared memory)`, …"""
+        ...
+
+    def all_reduce(self, tensor: Tensor, header: Header | None = None) -> None:
+        """Replaces the tensor by the sum over all members, and the header by the maximum.
+
+        Either all members give a header of the same length, or none does.
+        """
+        ...
+
+    def reduce_scatter(self, tensor: Tensor) -> Tensor:
+        """Sums over all members and returns this member's part of the flat result.
+
+        The parts are those of `part_bounds`; the rest of `tensor` is left undefined.
+        """
+        ...
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """Everybody's tensor (all of the same shape and dtype), in rank order."""
+        ...
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """Replaces the tensor by the root's."""
+        ...
+
+    def send(self, tensor: Tensor, to: int) -> None:
+        """Sends to one member, which must `receive` a tensor of the same shape and dtype."""
+        ...
+
+    def receive(self, tensor: Tensor, source: int) -> None:
+        """Fills the tensor with what `source` sends."""
+        ...
+
+    def abort(self) -> None:
+        """Breaks off what is going on, from any thread, at once. The group is unusable afterwards."""
+        ...
+
+    def close(self) -> None:
+        """Frees all threads, descriptors and memory of the group. May be called twice."""
+        ...
+
+
+def part_bounds(length: int, parts: int) -> list[int]:
+    """Cuts `length` elements into contiguous parts as equal as possible: parts + 1 boundaries."""
+    base, extra = divmod(length, parts)
+    return [index * base + min(index, extra) for index in range(parts + 1)]
+
+
+def gather_bytes(group: Group, payload: bytes) -> list[bytes]:
+    """Everybody's payload, in rank order; the payloads may differ in length."""
+    lengths = group.all_gather(torch.tensor([len(payload)], dtype=torch.int64))
+    longest = max(int(length) for length in lengths)
+    padded = torch.zeros(longest, dtype=torch.uint8)
+    if payload:
+        padded[: len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+    gathered = group.all_gather(padded)
+    return [
+        row[: int(length)].numpy().tobytes() for row, length in zip(gathered, lengths, strict=True)
+    ]

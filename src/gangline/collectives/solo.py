@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A group of one: every exchange is already done. It spares the callers an "if distributed"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gangline.collectives.protocol import Header
+
+
+class SoloGroup:
+    """The only member of its group."""
+
+    rank = 0
+    size = 1
+    transport = "none"
+
+    def all_reduce(self, tensor: Tensor, header: Header | None = None) -> None:
+        """The sum over one member is what is there."""
+
+    def reduce_scatter(self, tensor: Tensor) -> Tensor:
+        return tensor.flatten()
+
+    def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        return [tensor.clone()]
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """The root's tensor is what is there."""
+
+    def send(self, tensor: Tensor, to: int) -> None:
+        raise ValueError("a group of one has nobody to send to")
+
+    def receive(self, tensor: Tensor, source: int) -> None:
+        raise ValueError("a group of one has nobody to receive from")
+
+    def abort(self) -> None:
+        """Nothing is ever under way."""
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real run: what happens inside the user's training process."""

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the workers agree on without a message of its own: the header of the last unit.
+
+Every worker states a few integers; the exchange brings back the maximum of each. A value and its
+negative together give the minimum too, so one reduction tells whether all workers said the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gangline.collectives import Header
+
+
+class Statement(NamedTuple):
+    """What one worker knows at the end of a backward pass."""
+
+    view: int
+    step: int
+    micro: int
+    """Which part of an accumulation window."""
+    phase: int
+    """Which backward pass since the batch was handed out."""
+    gradients: int
+    """A checksum of which parameters have a gradient."""
+    buffers: int
+    """A checksum of which buffers have changed."""
+    rates: int
+    """A checksum of the learning rates."""
+
+
+class Agreed(NamedTuple):
+    """The smallest and the largest statement, field by field, and the units somebody has changed."""
+
+    least: Statement
+    most: Statement
+    units: tuple[bool, ...]
+
+    def differ(self, *fields: str) -> bool:
+        """Whether the workers' statements differ in one of these fields."""
+        return any(getattr(self.least, name) != getattr(self.most, name) for name in fields)
+
+
+def encode(statement: Statement, units: Sequence[bool]) -> Header:
+    """The header for the exchange."""
+    values = np.array(statement, dtype=np.int64)
+    return np.concatenate([values, -values, np.array(units, dtype=np.int64)])
+
+
+def decode(header: Header) -> Agreed:
+    """The header after the exchange."""
+    width = len(Statement._fields)
+    most = Statement(*(int(value) for value in header[:width]))
+    least = Statement(*(-int(value) for value in header[width : 2 * width]))
+    return Agreed(least, most, tuple(bool(value) for value in header[2 * width :]))

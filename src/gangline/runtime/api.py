@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions that a training script calls. One job per process: the state lives here."""
+
+from __future__ import annotations
+
+import atexit
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+from torch import Tensor
+
+from gangline.runtime import backward
+from gangline.runtime.loader import evaluation_loader
+from gangline.runtime.preparation import Options, set_up
+from gangline.runtime.refusals import check_loader
+from gangline.runtime.session import Session, open_session
+from gangline.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch.utils.data import DataLoader
+
+    from gangline.collectives import Group
+    from gangline.runtime.training import Training
+
+DEFAULT_TIMEOUT_S = 300.0
+
+
+@dataclass(slots=True)
+class _Job:
+    session: Session | None = None
+    training: Training | None = None
+
+
+_job = _Job()
+
+
+def init(
+    *,
+    transport: str | None = None,
+    run_dir: str | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Finds out how this process was launched, and connects it with the other workers.
+
+    Under `gangline run` and `torchrun` it joins the job; in a plain `python train.py` it is a job of
+    one. `transport` says what moves the gradients, `run_dir` where this worker writes its event log
+    (`gangline run` sets both), `timeout_s` how long an exchange may wait for another worker.
+    Calling it again changes nothing.
+    """
+    if _job.session is None:
+        _job.session = open_session(transport=transport, run_dir=run_dir, timeout_s=timeout_s)
+        atexit.register(shutdown)
+
+
+def prepare(
+    *objects: Any,
+    global_batch: int | None = None,
+    accumulate: int = 1,
+    stateful: Sequence[Any] = (),
+    reduction: str = "mean",
+    weight: Callable[[Any], float] | None = None,
+    shares: Sequence[float] | None = None,
+) -> Any:
+    """Makes models, optimizers and a DataLoader take part in the job; returns them in the same order.
+
+    Models and optimizers stay the objects they are. The loader is replaced by one that hands out this
+    worker's share of every global batch.
+
+    - `global_batch`: samples per optimizer update over all workers (default: the loader's batch size).
+    - `accumulate`: hand the global batch out in this many parts. The gradient is that of the mean over
+      the whole global batch; do not divide the loss. Step when `gangline.is_update()` says so.
+    - `stateful`: other objects with a state_dict (schedulers, GradScaler), kept equal on all workers.
+    - `reduction`: "mean" if the loss is a mean over the batch, "sum" if it is a sum.
+    - `weight`: how much a batch counts, where that is not its number of samples: a function of the
+      batch, e.g. `lambda batch: batch["mask"].sum()` for a loss that is a mean over tokens.
+    - `shares`: each worker's part of the global batch, in any unit.
+    """
+    session = _session()
+    if _job.training is not None:
+        raise UsageError(
+            "prepare() was called twice: give all models, optimizers and the loader to one call, "
+            "e.g. gangline.prepare(generator, discriminator, opt_g, opt_d, loader)"
+        )
+    options = Options(
+        global_batch=global_batch,
+        accumulate=accumulate,
+        stateful=tuple(stateful),
+        reduction=reduction,
+        weight=weight,
+        shares=None if shares is None else tuple(shares),
+    )
+    training, prepared = set_up(session, objects, options)
+    _job.training = training
+    backward.listen(training)
+    return prepared[0] if len(prepared) == 1 else tuple(prepared)
+
+
+def rank() -> int:
+    """This worker's rank: 0 … world_size() - 1."""
+    return _session().group.rank
+
+
+def world_size() -> int:
+    """How many workers the job has."""
+    return _session().group.size
+
+
+def is_main() -> bool:
+    """Whether this is the one worker that should print and save."""
+    return rank() == 0
+
+
+def is_update() -> bool:
+    """Whether the present batch completes the global batch, so that the optimizer should step.
+
+    Always true without accumulation.
+    """
+    training = _job.training
+    return training is None or training.handout is None or training.handout.is_update
+
+
+def epochs(count: int) -> Iterator[int]:
+    """The epochs that are still to do, 0 … count - 1."""
+    training = _job.training
+    first = 0 if training is None else training.epoch
+    yield from range(first, count)
+
+
+def no_sync() -> AbstractContextManager[None]:
+    """A context whose backward passes add up locally, for loops that count their own windows."""
+    training = _job.training
+    if training is None:
+        return nullcontext()
+    context: AbstractContextManager[None] = training.no_sync()
+    return context
+
+
+@overload
+def mean(value: float, weight: float = 1.0) -> float: ...
+@overload
+def mean(value: Tensor, weight: float = 1.0) -> Tensor: ...
+def mean(value: float | Tensor, weight: float = 1.0) -> float | Tensor:
+    """The mean of a value over all workers, each counting `weight` (say, its number of samples).
+
+    All workers must call it. A worker with weight 0 may bring any value, even NaN. A number gives a
+    number, a tensor a tensor; where all weights are 0 the result is NaN.
+    """
+    if weight < 0:
+        raise UsageError(f"a weight is at least 0, not {weight}")
+    local = torch.as_tensor(value).detach().to("cpu", torch.float64)
+    part = torch.zeros_like(local) if weight == 0 else local * weight
+    flat = torch.cat([part.reshape(-1), torch.tensor([weight], dtype=torch.float64)])
+
+    def add(group: Group) -> None:
+        group.all_reduce(flat)
+
+    _session().communicator.call(add)
+    result = (flat[:-1] / flat[-1]).view_as(local)
+    if isinstance(value, Tensor):
+        return result.to(value.device, value.dtype if value.is_floating_point() else None)
+    return float(result)
+
+
+def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """A loader over this worker's part of an evaluation data set; every sample is somebody's once.
+
+    Bring the results together with `mean`:
+
+        correct = count = 0
+        for x, y in gangline.evaluate(test_loader):
+            correct += int((model(x).argmax(1) == y).sum())
+            count += len(y)
+        accuracy = gangline.mean(correct / max(count, 1), weight=count)
+    """
+    check_loader(loader)
+    session = _session()
+    if _job.training is None:
+        return evaluation_loader(loader, [1] * session.group.size, rank=session.group.rank)
+    view, own_rank = _job.training.view_for(-1)
+    return evaluation_loader(loader, view.shares, rank=own_rank)
+
+
+def shutdown() -> None:
+    """Leaves the job: the models, optimizers and torch are as they were before `init`."""
+    training, session = _job.training, _job.session
+    _job.training = _job.session = None
+    backward.stop_listening()
+    if training is not None:
+        training.close()
+    if session is not None:
+        session.close()
+    atexit.unregister(shutdown)
+
+
+def _session() -> Session:
+    if _job.session is None:
+        raise UsageError("gangline is not set up yet: call gangline.init() first")
+    return _job.session

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The communication thread: the only caller of a group, so that exchanges keep one order."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
+
+from gangline.spec.errors import ExchangeAborted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gangline.collectives import Group
+
+T = TypeVar("T")
+
+
+class Communicator:
+    """Runs exchanges on a thread of its own, one after the other, while the backward pass goes on.
+
+    After the first failure every later exchange fails with the same error: the members no longer
+    agree on what comes next, so nothing may be sent any more.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def submit(self, exchange: Callable[[Group], T]) -> Future[T]:
+        """Queues an exchange; the future brings its result or its error."""
+        future: Future[T] = Future()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gangline-comm", daemon=True)
+            self._thread.start()
+        self._jobs.put(lambda: self._perform(exchange, future))
+        return future
+
+    def call(self, exchange: Callable[[Group], T]) -> T:
+        """Queues an exchange and waits for it."""
+        return self.submit(exchange).result()
+
+    def close(self) -> None:
+        """Breaks off what is under way, ends the thread and closes the group."""
+        self._failure = self._failure or ExchangeAborted("the session was closed")
+        self.group.abort()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+        self.group.close()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _perform(self, exchange: Callable[[Group], T], future: Future[T]) -> None:
+        if self._failure is not None:
+            future.set_exception(self._failure)
+            return
+        try:
+            result = exchange(self.group)
+        except BaseException as error:
+            self._failure = error
+            future.set_exception(error)
+        else:
+            future.set_result(result)

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exchanges the gradients while the backward pass runs.
+
+A hook on every parameter moves its fresh gradient, weighted by this worker's part of the batch, into
+the parameter's place in a flat unit. A unit whose parameters are all ready goes to the communication
+thread, in canonical order. When the outermost backward pass returns, what is left is sent and waited
+for, so that clipping and `step()` see the gradient of the whole global batch.
+
+Several backward passes before a step (two losses, a GAN) are exchanged one by one. What an earlier
+pass left in a unit is already the same everywhere, so only rank 0 adds it to the next sum.
+
+Which units a pass exchanges must be known to all workers beforehand. The first time it is all of
+them; afterwards it is what the same pass of the step before changed on any worker. What a worker
+changes beyond that is agreed in the header and exchanged after it: late, but never wrong.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from gangline.runtime.agreement import Agreed, Statement, decode, encode
+from gangline.runtime.buffers import Buffers, checksum
+from gangline.runtime.layout import Content, Layout, Slot, Unit
+from gangline.spec.errors import MismatchError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.utils.hooks import RemovableHandle
+
+    from gangline.collectives import Group, Header
+    from gangline.runtime.communicator import Communicator
+
+
+class Gradients:
+    """The gradient of the prepared models: hooks, units and their exchange."""
+
+    def __init__(self, layout: Layout, buffers: Buffers, communicator: Communicator) -> None:
+        self._layout = layout
+        self._units = layout.units
+        self._slots = layout.slots
+        self._buffers = buffers
+        self._communicator = communicator
+        self._weight = 0.0
+        self._weight_future: Future[float] | None = None
+        self._is_window_open = False
+        self._plans: dict[int, list[int]] = {}
+        self._phase = 0
+        self._pending: list[int] = []
+        self._plan: list[int] = []
+        self._num_sent = 0
+        self._exchanges: list[Future[None]] = []
+        self._in_backward = False
+        self._is_update = False
+        self._is_paused = False
+        self._handles = self._register_hooks()
+
+    # --- one batch -------------------------------------------------------------------------------
+
+    def start(self, weight: float | Future[float], *, is_update: bool) -> None:
+        """A new batch: its gradients count `weight`; they are exchanged if `is_update`."""
+        if isinstance(weight, Future):
+            self._weight_future = weight
+        else:
+            self._weight, self._weight_future = weight, None
+        self._is_update = is_update
+        self._phase = 0
+
+    @property
+    def has_exchanged(self) -> bool:
+        """Whether a pass of the present batch has been exchanged."""
+        return self._phase > 0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Backward passes inside add up locally, for people who count their own windows."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
+
+    @property
+    def _is_sending(self) -> bool:
+        return self._is_update and not self._is_paused
+
+    # --- one backward pass -----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A backward pass begins: autograd shall write fresh gradients, not add to ours."""
+        for unit in self._units:
+            for slot in unit.slots:
+                slot.fired = False
+                if slot.parameter.grad is not None or slot.content is not Content.EMPTY:
+                    self._set_aside(unit, slot)
+        self._pending = [
+            sum(slot.parameter.requires_grad for slot in unit.slots) for unit in self._units
+        ]
+        everything = [index for index, pending in enumerate(self._pending) if pending]
+        self._plan = self._plans.get(self._phase, everything)
+        self._num_sent = 0
+        self._exchanges = []
+        self._in_backward = True
+
+    def finish_local(self, *, is_forced: bool = False) -> bool:
+        """The local pass is over: sends all units but the last, and says whether to `exchange`.
+
+        A pass that touched none of our models is nobody's business, unless `is_forced`.
+        """
+        self._in_backward = False
+        if not is_forced and not any(slot.fired for slot in self._slots):
+            self._restore()
+            return False
+        if not self._is_sending:
+            self._keep()
+            return False
+        self._send_up_to(len(self._plan) - 1)
+        return True
+
+    def exchange(self, statement: Statement) -> Agreed:
+        """Sends the last unit with the header, and waits until all sums are there."""
+        has_gradient = bytes(slot.content is not Content.EMPTY for slot in self._slots)
+        changed_buffers = self._buffers.changed()
+        header = encode(
+            statement._replace(
+                phase=self._phase,
+                gradients=checksum(has_gradient),
+                buffers=checksum(changed_buffers),
+            ),
+            [any(slot.content is Content.LOCAL for slot in unit.slots) for unit in self._units],
+        )
+        last = self._units[self._plan[-1]] if self._plan else None
+        self._send(last, header)
+        for future in self._exchanges:
+            future.result()
+        agreed = decode(header)
+        if agreed.differ("view", "step", "micro", "phase"):
+            raise MismatchError(_drifted_apart(agreed))
+        late = [i for i, dirty in enumerate(agreed.units) if dirty and i not in self._plan]
+        for index in late:
+            self._send(self._units[index])
+        flags = self._agree(has_gradient, differ=agreed.differ("gradients"))
+        self._exchange_buffers(changed_buffers, differ=agreed.differ("buffers"))
+        for future in self._exchanges:
+            future.result()
+        self._publish(sorted({*self._plan, *late}), flags)
+        self._plans[self._phase] = [i for i, dirty in enumerate(agreed.units) if dirty]
+        self._phase += 1
+        return agreed
+
+    def fail(self) -> None:
+        """The backward pass raised: leave the gradients as they are and forget the pass."""
+        self._in_backward = False
+        self._restore()
+
+    def hide(self) -> list[torch.Tensor | None]:
+        """Takes all gradients away, so that a `step()` changes nothing; returns them."""
+        hidden = [slot.parameter.grad for slot in self._slots]
+        for slot in self._slots:
+            slot.parameter.grad = None
+        return hidden
+
+    def show(self, hidden: list[torch.Tensor | None]) -> None:
+        """Puts back what `hide` took away."""
+        for slot, grad in zip(self._slots, hidden, strict=True):
+            slot.parameter.grad = grad
+
+    def close(self) -> None:
+        """Removes the hooks. Gradients stay where they are."""
+        for handle in self._handles:
+            handle.remove()
+
+    # --- hooks -----------------------------------------------------------------------------------
+
+    def _register_hooks(self) -> list[RemovableHandle]:
+        handles = []
+        for unit in self._units:
+            for slot in unit.slots:
+                parameter = slot.parameter
+                frozen = not parameter.requires_grad
+                if frozen:  # torch lets only parameters that require a gradient have this hook
+                    parameter.requires_grad_(True)
+                hook = partial(self._on_gradient, unit, slot)
+                handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                handles.append(handle)
+                if frozen:
+                    parameter.requires_grad_(False)
+        return handles
+
+    def _on_gradient(self, unit: Unit, slot: Slot, parameter: torch.Tensor) -> None:
+        gradient = parameter.grad
+        if gradient is None or not self._in_backward:
+            return
+        _check_gradient(slot, gradient)
+        slot.fired = True
+        unit.allocate()
+        view = slot.view
+        assert view is not None
+        weight = self._resolved_weight()
+        is_kept = slot.content is Content.LOCAL or (
+            slot.content is Content.GLOBAL and self._communicator.group.rank == 0
+        )
+        if is_kept:
+            if weight != 0:
+                view.add_(gradient, alpha=weight)
+        elif weight == 0:  # a ghost's gradient may be anything, and 0 * inf is not 0
+            view.zero_()
+        elif weight == 1:
+            view.copy_(gradient)
+        else:
+            torch.mul(gradient, weight, out=view)
+        slot.content = Content.LOCAL
+        slot.parameter.grad = view
+        self._pending[unit.index] -= 1
+        if self._pending[unit.index] == 0 and self._is_sending:
+            self._send_ready()
+
+    def _resolved_weight(self) -> float:
+        if self._weight_future is not None:
+            self._weight = self._weight_future.result()
+            self._weight_future = None
+        return self._weight
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def _send_ready(self) -> None:
+        """Sends the next units of the plan that are ready; the last waits for the header."""
+        ready = self._num_sent
+        while ready < len(self._plan) - 1 and self._pending[self._plan[ready]] == 0:
+            ready += 1
+        self._send_up_to(ready)
+
+    def _send_up_to(self, end: int) -> None:
+        while self._num_sent < end:
+            self._send(self._units[self._plan[self._num_sent]])
+            self._num_sent += 1
+
+    def _send(self, unit: Unit | None, header: Header | None = None) -> None:
+        """Queues the exchange of a unit (None: of a header alone)."""
+        flat = torch.zeros(0) if unit is None else unit.allocate()
+        if unit is not None:
+            rank = self._communicator.group.rank
+            for slot in unit.slots:
+                if slot.content is Content.EMPTY or (slot.content is Content.GLOBAL and rank != 0):
+                    assert slot.view is not None
+                    slot.view.zero_()
+
+        def exchange(group: Group) -> None:
+            group.all_reduce(flat, header)
+
+        self._exchanges.append(self._communicator.submit(exchange))
+
+    def _agree(self, flags: bytes, *, differ: bool) -> bytes:
+        """Or-s flags over all workers; costs an exchange only where they differ."""
+        if not differ:
+            return flags
+        votes = np.frombuffer(flags, dtype=np.uint8).astype(np.int64)
+        self._communicator.call(lambda group: group.all_reduce(torch.zeros(0), votes))
+        return bytes(votes.astype(np.uint8))
+
+    def _exchange_buffers(self, changed: bytes, *, differ: bool) -> None:
+        chosen = self._agree(changed, differ=differ)
+        if any(chosen):
+            flat = self._buffers.collect(chosen, self._resolved_weight())
+            self._communicator.call(lambda group: group.all_reduce(flat))
+            self._buffers.restore(chosen, flat)
+            self._buffers.settle()
+
+    # --- what the parameters show ----------------------------------------------------------------
+
+    def _set_aside(self, unit: Unit, slot: Slot) -> None:
+        """Notes what a parameter's gradient holds before the pass, and takes it off the parameter."""
+        gradient = slot.parameter.grad
+        if gradient is None:
+            if not (self._is_window_open and slot.content is Content.LOCAL):
+                slot.content = Content.EMPTY  # the user called zero_grad
+            return
+        if gradient is not slot.view:  # the user put a gradient there
+            unit.allocate()
+            assert slot.view is not None
+            slot.view.copy_(gradient)
+            slot.content = Content.GLOBAL
+        elif slot.content is Content.EMPTY:
+            slot.content = Content.GLOBAL
+        slot.parameter.grad = None
+
+    def _keep(self) -> None:
+        """The window goes on. In a window of ours, what came in is out of `zero_grad`'s reach."""
+        self._is_window_open = not self._is_paused
+        for slot in self._slots:
+            is_hidden = slot.content is Content.LOCAL and self._is_window_open
+            if slot.content is not Content.EMPTY and not is_hidden:
+                slot.parameter.grad = slot.view
+            else:
+                slot.parameter.grad = None
+
+    def _restore(self) -> None:
+        for slot in self._slots:
+            if slot.content is not Content.EMPTY and not self._is_window_open:
+                slot.parameter.grad = slot.view
+
+    def _publish(self, exchanged: list[int], has_gradient: bytes) -> None:
+        """What was exchanged becomes the parameters' gradient; what is None everywhere stays None."""
+        done = set(exchanged)
+        self._is_window_open = False
+        position = 0
+        for unit in self._units:
+            for slot in unit.slots:
+                if unit.index in done:
+                    slot.content = Content.GLOBAL if has_gradient[position] else Content.EMPTY
+                slot.parameter.grad = None if slot.content is Content.EMPTY else slot.view
+                position += 1
+
+
+def _check_gradient(slot: Slot, gradient: torch.Tensor) -> None:
+    if slot.fired:
+        raise UnsupportedError(
+            f"parameter {slot.name!r} got its gradient twice in one backward pass, as a reentrant "
+            "activation checkpoint makes it: use torch.utils.checkpoint.checkpoint(..., "
+            "use_reentrant=False)"
+        )
+    if gradient.layout != torch.strided:
+        raise UnsupportedError(
+            f"the gradient of parameter {slot.name!r} is sparse; use sparse=False in its layer, or "
+            "leave that model out of prepare()"
+        )
+    if gradient.requires_grad:
+        raise UnsupportedError(
+            f"backward(create_graph=True) keeps a graph in the gradient of parameter {slot.name!r}, "
+            "which cannot be exchanged; for a gradient penalty use torch.autograd.grad(..., "
+            "create_graph=True) and call backward() once on the whole loss"
+        )
+
+
+def _drifted_apart(agreed: Agreed) -> str:
+    low, high = agreed.least, agreed.most
+    places = [
+        f"{name} {getattr(low, name)} to {getattr(high, name)}"
+        for name in ("view", "step", "micro", "phase")
+        if getattr(low, name) != getattr(high, name)
+    ]
+    return (
+        f"the workers' loops have drifted apart: they exchange {', '.join(places)} at the same time. "
+        "All workers must make the same backward passes for every batch: no backward(), break or "
+        "continue that depends on the local batch or on rank()"
+    )

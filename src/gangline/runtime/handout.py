@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an epoch is cut into steps, shares and micro-batches: pure arithmetic that all workers repeat.
+
+The order of an epoch is one sequence of sample indices. Each step takes the next `global_batch` of
+them, cuts them by the view's shares, and each share into the parts of the accumulation window. Every
+worker can compute everybody's part, so nothing needs to be said.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from gangline.collectives.protocol import part_bounds
+from gangline.planning.allocation import proportional
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+class Handout(NamedTuple):
+    """One batch for this worker: which part of the epoch's order, and how much it counts."""
+
+    epoch: int
+    step: int
+    """Counts optimizer updates since the start of the job."""
+    view: int
+    micro: int
+    """Which part of the accumulation window this is."""
+    num_micros: int
+    start: int
+    stop: int
+    """The samples start … stop - 1 of the epoch's order are this worker's."""
+    share: int
+    """Samples of the whole window, on this worker."""
+    total: int
+    """Samples of the whole window, over all workers."""
+
+    @property
+    def samples(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def is_update(self) -> bool:
+        """Whether the window is complete with this batch, so that the optimizer may step."""
+        return self.micro == self.num_micros - 1
+
+
+def cut_shares(total: int, shares: Sequence[int], *, minimum: int = 1) -> list[int]:
+    """Cuts a batch of `total` samples in proportion to `shares`: each part is 0 or at least `minimum`.
+
+    The full batch is cut into exactly `shares`. A ragged one is cut in the same proportions; who would
+    get fewer than `minimum` (2 where BatchNorm needs them) gets none.
+    """
+    if total == sum(shares):
+        return list(shares)
+    weights = [float(share) for share in shares]
+    while True:
+        parts = [int(part) for part in proportional(total, weights)]
+        small = [index for index, part in enumerate(parts) if 0 < part < minimum]
+        if not small or sum(weight > 0 for weight in weights) == 1:
+            return parts
+        weights[min(small, key=lambda index: (parts[index], -index))] = 0.0
+
+
+def cut_window(
+    total: int, shares: Sequence[int], *, rank: int, num_micros: int, minimum: int = 1
+) -> list[tuple[int, int]]:
+    """This rank's micro-batches within a window of `total` samples, as (start, stop) offsets."""
+    parts = cut_shares(total, shares, minimum=minimum)
+    start = sum(parts[:rank])
+    whole = parts[rank]
+    pieces = max(1, min(num_micros, whole // minimum))
+    bounds = part_bounds(whole, pieces) + [whole] * (num_micros - pieces)
+    return [(start + low, start + high) for low, high in pairwise(bounds)]
+
+
+def num_steps(length: int, *, global_batch: int, drop_last: bool) -> int:
+    """Optimizer updates per epoch of `length` samples."""
+    whole, rest = divmod(length, global_batch)
+    return whole + (1 if rest and not drop_last else 0)
+
+
+def windows(length: int, *, global_batch: int, drop_last: bool) -> Iterator[tuple[int, int]]:
+    """The (start, stop) of every global batch of an epoch."""
+    for index in range(num_steps(length, global_batch=global_batch, drop_last=drop_last)):
+        start = index * global_batch
+        yield start, min(start + global_batch, length)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The start of a job: all workers must train the same thing, from the same state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from torch import Tensor
+
+from gangline.collectives import Group, gather_bytes
+from gangline.runtime.state import empty_tensors, pack_state, tensor_specs, unpack_state
+from gangline.spec.errors import MismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PIECE_BYTES = 32 << 20
+
+
+class Introduction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of itself; all fields must be equal on all workers."""
+
+    gangline_version: str
+    torch_version: str
+    data_set_length: int
+    global_batch: int
+    accumulate: int
+    drop_last: bool
+    order: str
+    reduction: str
+    has_weight: bool
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...]
+    stateful: tuple[str, ...]
+
+
+_WHAT_TO_DO = {
+    "gangline_version": "install the same gangline everywhere",
+    "torch_version": "install the same torch everywhere",
+    "data_set_length": "give every worker the same data set",
+    "parameters": "build the same model, with the same frozen parameters, on every worker",
+    "buffers": "build the same model on every worker",
+}
+
+
+def compare(group: Group, mine: Introduction) -> None:
+    """Raises the same MismatchError on all workers if one of them trains something else."""
+    others = [
+        msgspec.msgpack.decode(payload, type=Introduction)
+        for payload in gather_bytes(group, msgspec.msgpack.encode(mine))
+    ]
+    first = others[0]
+    for rank, other in enumerate(others):
+        for name in Introduction.__struct_fields__:
+            expected, found = getattr(first, name), getattr(other, name)
+            if expected != found:
+                raise MismatchError(
+                    f"worker {rank} differs from worker 0 in {name.replace('_', ' ')}: "
+                    f"{_difference(expected, found)}. "
+                    f"To do: {_WHAT_TO_DO.get(name, 'call prepare() alike on every worker')}"
+                )
+
+
+def _difference(expected: Any, found: Any) -> str:
+    if not isinstance(expected, tuple):
+        return f"{found!r} instead of {expected!r}"
+    for index, (one, other) in enumerate(zip(expected, found, strict=False)):
+        if one != other:
+            return f"number {index} is {other!r} instead of {one!r}"
+    return f"{len(found)} of them instead of {len(expected)}"
+
+
+def copy_tensors(group: Group, tensors: Sequence[Tensor]) -> None:
+    """Gives all workers rank 0's values, in pieces of a few megabytes."""
+    piece: list[Tensor] = []
+    size = 0
+    for tensor in [*tensors, None]:
+        if piece and (
+            tensor is None
+            or tensor.dtype != piece[0].dtype
+            or tensor.device != piece[0].device
+            or size + tensor.nbytes > _PIECE_BYTES
+        ):
+            _copy_piece(group, piece)
+            piece, size = [], 0
+        if tensor is not None and tensor.numel():
+            piece.append(tensor)
+            size += tensor.nbytes
+
+
+def _copy_piece(group: Group, tensors: list[Tensor]) -> None:
+    flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    carrier = flat.view(torch.uint8) if flat.dtype == torch.bool else flat
+    group.broadcast(carrier, 0)
+    start = 0
+    for tensor in tensors:
+        tensor.data.copy_(flat[start : start + tensor.numel()].view_as(tensor))
+        start += tensor.numel()
+
+
+def copy_state(group: Group, objects: Sequence[Any]) -> None:
+    """Gives all workers rank 0's `state_dict` of each object (optimizers, schedulers, scalers)."""
+    document, tensors = pack_state([item.state_dict() for item in objects])
+    payload = msgspec.msgpack.encode((document, tensor_specs(tensors)))
+    length = torch.tensor([len(payload)], dtype=torch.int64)
+    group.broadcast(length, 0)
+    carrier = torch.zeros(int(length), dtype=torch.uint8)
+    if group.rank == 0:
+        carrier = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+    group.broadcast(carrier, 0)
+    if group.rank == 0:
+        copy_tensors(group, [tensor.cpu() for tensor in tensors])
+        return
+    document, specs = msgspec.msgpack.decode(
+        carrier.numpy().tobytes(), type=tuple[bytes, list[tuple[str, list[int]]]]
+    )
+    received = empty_tensors(specs)
+    copy_tensors(group, received)
+    for item, state in zip(objects, unpack_state(document, received), strict=True):
+        item.load_state_dict(state)

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The user's DataLoader, rebuilt so that each worker gets its share of every global batch.
+
+A DataLoader's batch sampler cannot be replaced, so a new loader is made from the old one's parts. A
+loader with worker processes asks for several batches ahead; every batch therefore carries the
+hand-out that it was cut by, from the moment it was cut until it reaches the training loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader
+
+from gangline.collectives.protocol import part_bounds
+from gangline.runtime.handout import Handout, cut_window, num_steps, windows
+
+if TYPE_CHECKING:
+    from gangline.runtime.order import Order
+    from gangline.spec import View
+
+WeightFunction = Callable[[Any], float]
+
+
+class Plan(Protocol):
+    """What the loader needs to know of the job."""
+
+    def view_for(self, step: int) -> tuple[View, int]:
+        """The view by which the batches of `step` are cut, and this worker's rank in it."""
+        ...
+
+    def begin_epoch(self) -> int: ...
+
+    def begin_batch(self) -> None: ...
+
+    def hand_out(self, handout: Handout, weight: float | Future[float]) -> None: ...
+
+    def total_weight(self, own: float) -> Future[float]: ...
+
+    def end_epoch(self, epoch: int, samples: int) -> None: ...
+
+
+class ShareSampler:
+    """Cuts the epoch for this worker: yields lists of indices, and remembers the hand-outs."""
+
+    def __init__(
+        self,
+        order: Order,
+        plan: Plan,
+        *,
+        global_batch: int,
+        num_micros: int,
+        drop_last: bool,
+        minimum: int,
+    ) -> None:
+        self._order = order
+        self._plan = plan
+        self._global_batch = global_batch
+        self._num_micros = num_micros
+        self._drop_last = drop_last
+        self._minimum = minimum
+        self.next_step = 0
+        self.epoch = 0
+        self.drawn: deque[Handout] = deque()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return num_steps(
+            self._order.length, global_batch=self._global_batch, drop_last=self._drop_last
+        )
+
+    def __len__(self) -> int:
+        return self.steps_per_epoch * self._num_micros
+
+    def __iter__(self) -> Iterator[list[int]]:
+        indices = self._order.indices(self.epoch)
+        self.drawn.clear()
+        cuts = windows(
+            self._order.length, global_batch=self._global_batch, drop_last=self._drop_last
+        )
+        for step, (start, stop) in enumerate(cuts, self.next_step):
+            for handout in self._cut(step, start, stop):
+                self.drawn.append(handout)
+                yield self._indices_of(handout, indices, ghost=start)
+
+    def _cut(self, step: int, start: int, stop: int) -> list[Handout]:
+        view, rank = self._plan.view_for(step)
+        pieces = cut_window(
+            stop - start,
+            view.shares,
+            rank=rank,
+            num_micros=self._num_micros,
+            minimum=self._minimum,
+        )
+        return [
+            Handout(
+                epoch=self.epoch,
+                step=step,
+                view=view.number,
+                micro=micro,
+                num_micros=self._num_micros,
+                start=start + low,
+                stop=start + high,
+                share=pieces[-1][1] - pieces[0][0],
+                total=stop - start,
+            )
+            for micro, (low, high) in enumerate(pieces)
+        ]
+
+    def _indices_of(self, handout: Handout, indices: Sequence[int], *, ghost: int) -> list[int]:
+        if handout.samples == 0:  # a ghost: it keeps this worker's loop in step, and counts nothing
+            return [indices[ghost]] * self._minimum
+        return list(indices[handout.start : handout.stop])
+
+
+class ShareLoader:
+    """What `prepare` returns in place of the DataLoader: the same batches, this worker's share."""
+
+    def __init__(
+        self,
+        inner: DataLoader[Any],
+        sampler: ShareSampler,
+        plan: Plan,
+        *,
+        reduction: str,
+        weight: WeightFunction | None,
+    ) -> None:
+        self._inner = inner
+        self._sampler = sampler
+        self._plan = plan
+        self._reduction = reduction
+        self._weight = weight
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = self._sampler.epoch = self._plan.begin_epoch()
+        batches = iter(self._inner)
+        samples = 0
+        for batch, handout, weight in self._weighted(batches):
+            samples += handout.total if handout.is_update else 0
+            self._sampler.next_step = handout.step + 1
+            self._plan.hand_out(handout, weight)
+            yield batch
+            self._plan.begin_batch()
+        self._plan.end_epoch(epoch, samples)
+
+    def _weighted(
+        self, batches: Iterator[Any]
+    ) -> Iterator[tuple[Any, Handout, float | Future[float]]]:
+        """Each batch with its hand-out and with how much its gradient counts."""
+        for batch in batches:
+            handout = self._sampler.drawn.popleft()
+            if self._weight is not None:
+                yield from self._weighted_by_function(batch, handout, batches)
+            elif self._reduction == "sum":
+                yield batch, handout, 1.0 if handout.samples else 0.0
+            else:
+                yield batch, handout, handout.samples / handout.total
+
+    def _weighted_by_function(
+        self, batch: Any, handout: Handout, batches: Iterator[Any]
+    ) -> Iterator[tuple[Any, Handout, float | Future[float]]]:
+        """The total is known only when all batches of the window are, so they are fetched first."""
+        assert self._weight is not None
+        rest = handout.num_micros - 1
+        window = [(batch, handout)]
+        window += [(next(batches), self._sampler.drawn.popleft()) for _ in range(rest)]
+        own = [float(self._weight(b)) if h.samples else 0.0 for b, h in window]
+        total = self._plan.total_weight(sum(own))
+        for (piece, piece_handout), part in zip(window, own, strict=True):
+            yield piece, piece_handout, _divided(part, total)
+
+
+def _divided(part: float, total: Future[float]) -> Future[float]:
+    """A future of part / total (0 where all weights are 0)."""
+    quotient: Future[float] = Future()
+
+    def divide(done: Future[float]) -> None:
+        error = done.exception()
+        if error is not None:
+            quotient.set_exception(error)
+        else:
+            whole = done.result()
+            quotient.set_result(part / whole if whole else 0.0)
+
+    total.add_done_callback(divide)
+    return quotient
+
+
+def rebuild(loader: DataLoader[Any], batch_sampler: Any) -> DataLoader[Any]:
+    """A DataLoader like `loader` that takes its batches from `batch_sampler`."""
+    return DataLoader(
+        loader.dataset,
+        batch_sampler=batch_sampler,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )
+
+
+def evaluation_loader(
+    loader: DataLoader[Any], shares: Sequence[int], *, rank: int
+) -> DataLoader[Any]:
+    """This worker's part of an evaluation data set: every sample is somebody's, exactly once."""
+    length = len(loader.dataset)  # type: ignore[arg-type]
+    everyone = part_bounds(length, sum(shares))
+    start = everyone[sum(shares[:rank])]
+    stop = everyone[sum(shares[: rank + 1])]
+    assert loader.batch_size is not None
+    return rebuild(loader, BatchSampler(range(start, stop), loader.batch_size, drop_last=False))
+
+
+def order_seed(loader: DataLoader[Any]) -> int:
+    """The seed of the epochs' orders, from the loader's generator or from torch's global one."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()) >> 8

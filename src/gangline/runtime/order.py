@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of an epoch: one sequence of sample indices that all workers agree on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch.utils.data import RandomSampler, SequentialSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gangline.collectives import Group
+
+
+class Order(Protocol):
+    """Says in which order an epoch uses the samples."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def length(self) -> int: ...
+
+    def indices(self, epoch: int) -> Sequence[int]: ...
+
+
+class SequentialOrder:
+    """As they are stored."""
+
+    name = "sequential"
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def indices(self, epoch: int) -> Sequence[int]:
+        return range(self.length)
+
+
+class ShuffledOrder:
+    """A permutation that follows from the seed and the epoch, so that nothing needs to be sent."""
+
+    name = "shuffled"
+
+    def __init__(self, length: int, seed: int) -> None:
+        self.length = length
+        self._seed = seed
+
+    def indices(self, epoch: int) -> Sequence[int]:
+        generator = torch.Generator().manual_seed(self._seed + epoch)
+        order: list[int] = torch.randperm(self.length, generator=generator).tolist()
+        return order
+
+
+class DrawnOrder:
+    """Whatever a user's sampler draws on rank 0, sent to the others at the start of each epoch."""
+
+    def __init__(
+        self, sampler: Iterable[int], run: Callable[[Callable[[Group], torch.Tensor]], torch.Tensor]
+    ) -> None:
+        self._sampler = sampler
+        self._run = run
+        self.name = f"drawn by {type(sampler).__name__}"
+        self.length = len(sampler)  # type: ignore[arg-type]
+
+    def indices(self, epoch: int) -> Sequence[int]:
+        def draw(group: Group) -> torch.Tensor:
+            drawn = torch.zeros(self.length, dtype=torch.int64)
+            if group.rank == 0:
+                drawn = torch.tensor(list(self._sampler), dtype=torch.int64)
+            group.broadcast(drawn, 0)
+            return drawn
+
+        order: list[int] = self._run(draw).tolist()
+        return order
+
+
+def order_of(
+    sampler: Iterable[int],
+    *,
+    length: int,
+    seed: int,
+    run: Callable[[Callable[[Group], torch.Tensor]], torch.Tensor],
+) -> Order:
+    """The order that a DataLoader's sampler stands for."""
+    if type(sampler) is SequentialSampler:
+        return SequentialOrder(length)
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == length:
+        return ShuffledOrder(length, seed)
+    return DrawnOrder(sampler, run)

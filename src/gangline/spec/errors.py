@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors that a user of gangline can meet.
+
+    GanglineError
+    ├── UsageError          a call, flag or file says something that cannot be done (also a ValueError)
+    │   └── UnsupportedError    it is well-formed, but this software refuses it, and says what to do
+    ├── MismatchError       workers of one job disagree (another model, data set, loop, version)
+    ├── LaunchError         a worker process could not be started, or ended badly
+    ├── ExchangeError       an exchange with the other workers failed
+    │   └── ExchangeAborted     it was broken off on purpose, by this process
+    └── LogError            an event log, plan or profile cannot be read (also a ValueError)
+
+Every message names what was wrong, what was expected, and what to do.
+"""
+
+
+class GanglineError(Exception):
+    """The root of all errors that gangline raises on purpose."""
+
+
+class UsageError(GanglineError, ValueError):
+    """A call, a flag or a file asks for something that cannot be done."""
+
+
+class UnsupportedError(UsageError):
+    """A well-formed request that gangline refuses, because it could not be exact."""
+
+
+class MismatchError(GanglineError):
+    """The workers of one job disagree about what they are training."""
+
+
+class LaunchError(GanglineError):
+    """A worker process could not be started, or ended badly."""
+
+
+class ExchangeError(GanglineError):
+    """An exchange between workers failed: a peer died, a connection broke, a time ran out."""
+
+
+class ExchangeAborted(ExchangeError):
+    """An exchange was broken off on purpose by this process."""
+
+
+class LogError(GanglineError, ValueError):
+    """An artefact on disk (event log, plan, profile) cannot be read."""

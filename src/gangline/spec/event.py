@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events: everything that happens in a run, as it is written to the event log.
+
+One event is one line of JSON with a `kind`, a time `t` (seconds since 1970, the writer's clock)
+and, where it concerns one worker, that worker's id. `docs/events.md` lists every kind and field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+SCHEMA_VERSION = 1
+"""Raised when a field changes its meaning or goes away; a new field or kind does not raise it."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """What all events have."""
+
+    t: float
+
+
+class LogOpened(Event, frozen=True, kw_only=True, tag="log_opened"):
+    """The first line of every log file: who writes it, in which schema."""
+
+    schema: int
+    run: str
+    source: str
+    """`launcher`, `coordinator`, `simulator` or `worker N`."""
+    host: str
+    pid: int
+
+
+class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
+    """The launcher is about to start the workers."""
+
+    command: list[str]
+    workers: int
+    nodes: list[str]
+    """The name of each worker's node, in worker order."""
+    speeds: list[float]
+    """The emulated speed of each worker, after scaling; all 1 when nothing is emulated."""
+    scale: float
+    """What the asked speeds were multiplied with so that they fit this machine's cores."""
+
+
+class WorkerReady(Event, frozen=True, kw_only=True, tag="worker_ready"):
+    """A worker has passed the hand-shake."""
+
+    worker: int
+    device: str
+    threads: int
+    torch: str
+    parameters: int
+    transport: str
+
+
+class ViewAdopted(Event, frozen=True, kw_only=True, tag="view_adopted"):
+    """From `step` on, the batches are cut by these shares."""
+
+    view: int
+    step: int
+    members: list[int]
+    shares: list[int]
+    reason: str
+
+
+class StepDone(Event, frozen=True, kw_only=True, tag="step_done"):
+    """One worker finished one step (one optimizer update)."""
+
+    worker: int
+    step: int
+    epoch: int
+    view: int
+    samples: int
+    """How many samples of the global batch this worker computed."""
+    compute_s: float
+    """From the hand-out of the batch until its last gradient was ready, without waiting."""
+    data_s: float
+    """Waiting for the data loader."""
+    exchange_s: float
+    """From this worker's last gradient until the exchanged gradient was there: exchanging, and
+    waiting for slower workers. The smallest of all workers' values is the exchange itself."""
+    update_s: float
+    """From the exchanged gradient to the end of the optimizer's step."""
+
+
+class EpochDone(Event, frozen=True, kw_only=True, tag="epoch_done"):
+    """All batches of an epoch have been handed out and used."""
+
+    worker: int
+    epoch: int
+    step: int
+    samples: int
+    """The samples of all workers in this epoch."""
+
+
+class PacingMeasured(Event, frozen=True, kw_only=True, tag="pacing_measured"):
+    """How well an emulated worker hit the speed that was asked of it."""
+
+    worker: int
+    asked: float
+    achieved: float
+    cpu_s: float
+    slept_s: float
+
+
+class Decision(Event, frozen=True, kw_only=True, tag="decision"):
+    """Something was decided: what, why, and the numbers that led to it."""
+
+    what: str
+    reason: str
+    numbers: Mapping[str, float | None]
+    """None where a number is not finite: JSON has no such numbers."""
+
+
+class EventsLost(Event, frozen=True, kw_only=True, tag="events_lost"):
+    """Events that this log should hold and does not: the disk was full, or the folder gone."""
+
+    source: str
+    """Whose events they were, as in `LogOpened`."""
+    count: int
+    """How many, since the last such event."""
+    reason: str
+
+
+class WorkerEnded(Event, frozen=True, kw_only=True, tag="worker_ended"):
+    """A worker process ended."""
+
+    worker: int
+    exit_code: int | None
+    signal: str | None
+    reason: str
+
+
+class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
+    """The whole run ended."""
+
+    status: str
+    """`done`, `failed` or `interrupted`."""
+    reason: str
+    wall_s: float
+
+
+AnyEvent = (
+    LogOpened
+    | RunStarted
+    | WorkerReady
+    | ViewAdopted
+    | StepDone
+    | EpochDone
+    | PacingMeasured
+    | Decision
+    | EventsLost
+    | WorkerEnded
+    | RunEnded
+)

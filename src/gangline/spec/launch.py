@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a launcher tells each worker: one JSON document in one environment variable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gangline.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LAUNCH_VARIABLE = "GANGLINE_LAUNCH"
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One worker's part in a job that `gangline run` started."""
+
+    run: str
+    """The name of the run."""
+    run_dir: str
+    """Where the worker writes its event log."""
+    worker: int
+    """This worker's id, 0 … workers - 1."""
+    workers: int
+    rendezvous: str
+    """How the workers of this job find each other: the path of a file on this host."""
+    speed: float = 1.0
+    """Below 1, the worker paces itself to this fraction of its own speed."""
+    shares: tuple[float, ...] | None = None
+    """Each worker's part of the global batch, in any unit; None leaves it to the allocation."""
+    transport: str | None = None
+    """What moves the gradients; None lets the runtime choose."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Launch | None:
+        """The launch in `environment`, or None where nobody launched us."""
+        text = environment.get(LAUNCH_VARIABLE)
+        if text is None:
+            return None
+        try:
+            return msgspec.json.decode(text.encode(), type=cls)
+        except msgspec.DecodeError as error:
+            raise UsageError(
+                f"the environment variable {LAUNCH_VARIABLE} is not what `gangline run` writes "
+                f"({error}); unset it, or start the script with `gangline run`"
+            ) from error
+
+    def to_environment(self) -> dict[str, str]:
+        """The variable that `from_environment` reads."""
+        return {LAUNCH_VARIABLE: msgspec.json.encode(self).decode()}

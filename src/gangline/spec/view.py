@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The view: one version of who takes part, and how much of each batch each one gets."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gangline.spec.errors import UsageError
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that may change during a run. Views are numbered and never edited.
+
+    A worker's rank is its position in `members`.
+    """
+
+    number: int
+    members: tuple[int, ...]
+    """Worker ids, in rank order."""
+    shares: tuple[int, ...]
+    """Samples of the global batch per rank; they sum to the global batch."""
+    reason: str = ""
+    """Why this view replaced the one before it, with the numbers that led to it."""
+
+    def __post_init__(self) -> None:
+        if len(self.members) != len(self.shares):
+            raise UsageError(
+                f"a view needs one share per member: {len(self.members)} members, "
+                f"{len(self.shares)} shares {list(self.shares)}"
+            )
+        if not self.members:
+            raise UsageError("a view needs at least one member")
+        if any(share < 0 for share in self.shares):
+            raise UsageError(f"shares are numbers of samples, none below 0: {list(self.shares)}")
+
+    @property
+    def global_batch(self) -> int:
+        """How many samples one step uses, over all members."""
+        return sum(self.shares)
+
+    def rank_of(self, worker: int) -> int:
+        """The rank of a member in this view."""
+        return self.members.index(worker)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers with any shares compute what one process computes, step by step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from loops import LOOPS, Problem, Setting, run_loop
+
+if TYPE_CHECKING:
+    from gangline.testing import WorkerPool
+
+TOLERANCE = 1e-9
+"""All loops train in double precision; their sums differ in the last bits only."""
+
+NO_WINDOWS = {"gan", "own_window"}
+"""Loops that do not use our accumulation windows."""
+
+
+def check(pool: WorkerPool, name: str, problem: Problem, setting: Setting) -> None:
+    expected = run_loop(name, problem)
+    histories = pool.run(run_loop, len(setting.shares), args=(name, problem, setting))
+    for history in histories:
+        assert history.shape == expected.shape
+        torch.testing.assert_close(history, expected, rtol=0, atol=TOLERANCE)
+        assert torch.equal(history, histories[0]), "members must be bit-equal"
+
+
+@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("shares", [(1.0,), (5.0, 3.0), (4.0, 1.0, 3.0)], ids=str)
+def test_every_kind_of_loop_is_exact_when_shares_are_unequal(
+    name: str, shares: tuple[float, ...], worker_pool: WorkerPool
+) -> None:
+    problem = Problem(num_workers=2 if name == "loader_workers" else 0)
+    check(worker_pool, name, problem, Setting(shares))
+
+
+@pytest.mark.parametrize("name", sorted(set(LOOPS) - NO_WINDOWS))
+def test_every_kind_of_loop_is_exact_when_it_accumulates(
+    name: str, worker_pool: WorkerPool
+) -> None:
+    problem = Problem(samples=21)  # the last global batch has 5 samples, for 3 parts
+    check(worker_pool, name, problem, Setting((5.0, 3.0), accumulate=3))
+
+
+@given(data=st.data())
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_training_is_exact_for_any_shares_and_ragged_ends(
+    worker_pool: WorkerPool, data: st.DataObject
+) -> None:
+    workers = data.draw(st.integers(1, 4), label="workers")
+    batch = data.draw(st.integers(workers, 12), label="batch")
+    problem = Problem(
+        samples=data.draw(st.integers(batch, 40), label="samples"),
+        batch=batch,
+        epochs=1,
+        drop_last=data.draw(st.booleans(), label="drop_last"),
+        seed=data.draw(st.integers(0, 1000), label="seed"),
+    )
+    setting = Setting(
+        shares=tuple(data.draw(st.lists(st.integers(1, 20), min_size=workers, max_size=workers))),
+        accumulate=data.draw(st.integers(1, 3), label="accumulate"),
+    )
+    name = data.draw(st.sampled_from(["mlp", "clipping_and_schedule", "two_losses"]))
+    check(worker_pool, name, problem, setting)
