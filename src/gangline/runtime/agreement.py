@@ -32,6 +32,10 @@ class Statement(NamedTuple):
     """A checksum of which buffers have changed."""
     rates: int
     """A checksum of the learning rates."""
+    newest_view: int
+    """The newest view that this worker holds; the least of these is held by all."""
+    last_cut: int
+    """The furthest step whose batch this worker has cut; loaders with processes cut ahead."""
 
 
 class Agreed(NamedTuple):

@@ -64,6 +64,8 @@ def prepare(
     reduction: str = "mean",
     weight: Callable[[Any], float] | None = None,
     shares: Sequence[float] | None = None,
+    allocation: str | None = None,
+    max_share: int | None = None,
 ) -> Any:
     """Makes models, optimizers and a DataLoader take part in the job; returns them in the same order.
 
@@ -77,7 +79,10 @@ def prepare(
     - `reduction`: "mean" if the loss is a mean over the batch, "sum" if it is a sum.
     - `weight`: how much a batch counts, where that is not its number of samples: a function of the
       batch, e.g. `lambda batch: batch["mask"].sum()` for a loss that is a mean over tokens.
-    - `shares`: each worker's part of the global batch, in any unit.
+    - `shares`: each worker's part of the global batch, in any unit, for the whole run.
+    - `allocation`: who gets how much where no shares are given: "balanced" (the default) follows the
+      measured speeds; "equal", "random", "kqv" and "kqv-normalised" are there to compare with.
+    - `max_share`: the most samples that this worker's memory can hold at once.
     """
     session = _session()
     if _job.training is not None:
@@ -92,6 +97,8 @@ def prepare(
         reduction=reduction,
         weight=weight,
         shares=None if shares is None else tuple(shares),
+        allocation=allocation,
+        max_share=max_share,
     )
     training, prepared = set_up(session, objects, options)
     _job.training = training
@@ -180,7 +187,7 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
     session = _session()
     if _job.training is None:
         return evaluation_loader(loader, [1] * session.group.size, rank=session.group.rank)
-    view, own_rank = _job.training.view_for(-1)
+    view, own_rank = _job.training.view_now()
     return evaluation_loader(loader, view.shares, rank=own_rank)
 
 

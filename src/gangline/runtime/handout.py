@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How an epoch is cut into steps, shares and micro-batches: pure arithmetic that all workers repeat.
 
-The order of an epoch is one sequence of sample indices. Each step takes the next `global_batch` of
-them, cuts them by the view's shares, and each share into the parts of the accumulation window. Every
-worker can compute everybody's part, so nothing needs to be said.
+The order of an epoch is one sequence of sample indices. Each step takes as many of the next ones as
+the view's shares sum up to, cuts them by these shares, and each share into the parts of the
+accumulation window. Every worker can compute everybody's part, so nothing needs to be said.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gangline.collectives.protocol import part_bounds
 from gangline.planning.allocation import proportional
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 class Handout(NamedTuple):
@@ -79,10 +79,3 @@ def num_steps(length: int, *, global_batch: int, drop_last: bool) -> int:
     """Optimizer updates per epoch of `length` samples."""
     whole, rest = divmod(length, global_batch)
     return whole + (1 if rest and not drop_last else 0)
-
-
-def windows(length: int, *, global_batch: int, drop_last: bool) -> Iterator[tuple[int, int]]:
-    """The (start, stop) of every global batch of an epoch."""
-    for index in range(num_steps(length, global_batch=global_batch, drop_last=drop_last)):
-        start = index * global_batch
-        yield start, min(start + global_batch, length)

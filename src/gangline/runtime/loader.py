@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader
 
 from gangline.collectives.protocol import part_bounds
-from gangline.runtime.handout import Handout, cut_window, num_steps, windows
+from gangline.runtime.handout import Handout, cut_window, num_steps
 
 if TYPE_CHECKING:
     from gangline.runtime.order import Order
@@ -79,16 +79,21 @@ class ShareSampler:
     def __iter__(self) -> Iterator[list[int]]:
         indices = self._order.indices(self.epoch)
         self.drawn.clear()
-        cuts = windows(
-            self._order.length, global_batch=self._global_batch, drop_last=self._drop_last
-        )
-        for step, (start, stop) in enumerate(cuts, self.next_step):
-            for handout in self._cut(step, start, stop):
+        step, start = self.next_step, 0
+        while start < self._order.length:
+            view, rank = self._plan.view_for(step)
+            stop = start + view.global_batch
+            if stop > self._order.length:
+                if self._drop_last:
+                    return
+                stop = self._order.length
+            for handout in self._cut(view, rank, step=step, window=(start, stop)):
                 self.drawn.append(handout)
                 yield self._indices_of(handout, indices, ghost=start)
+            step, start = step + 1, stop
 
-    def _cut(self, step: int, start: int, stop: int) -> list[Handout]:
-        view, rank = self._plan.view_for(step)
+    def _cut(self, view: View, rank: int, *, step: int, window: tuple[int, int]) -> list[Handout]:
+        start, stop = window
         pieces = cut_window(
             stop - start,
             view.shares,

@@ -13,18 +13,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
 import gangline
-from gangline.emulation.pacing import pace
-from gangline.planning.allocation import proportional
+from gangline.emulation.pacing import Pacer, pace
 from gangline.runtime.handshake import Introduction, compare, copy_state, copy_tensors
 from gangline.runtime.layout import Layout, build_layout
 from gangline.runtime.loader import ShareLoader, ShareSampler, order_seed, rebuild
+from gangline.runtime.messages import Ready
+from gangline.runtime.metrics import MetricsProbe
 from gangline.runtime.order import Order, order_of
 from gangline.runtime.refusals import check_loader, check_models, check_optimizers
-from gangline.runtime.session import Session, device_of, now
+from gangline.runtime.session import Session, now
 from gangline.runtime.training import Prepared, Training
+from gangline.runtime.views import Adoption, ViewSchedule
 from gangline.spec import View
-from gangline.spec.errors import UsageError
-from gangline.spec.event import ViewAdopted, WorkerReady
+from gangline.spec.errors import UnsupportedError, UsageError
+from gangline.spec.event import WorkerReady
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from gangline.collectives import Group
 
 REDUCTIONS = ("mean", "sum")
+DEFAULT_ALLOCATION = "balanced"
+_VIEW_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,8 @@ class Options:
     reduction: str
     weight: Callable[[Any], float] | None
     shares: tuple[float, ...] | None
+    allocation: str | None
+    max_share: int | None
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -56,6 +62,8 @@ class Options:
             raise UsageError(
                 "a sum-reduced loss needs no weight: leave out weight=, or make the loss a mean"
             )
+        if self.max_share is not None and self.max_share < 1:
+            raise UsageError(f"max_share is a number of samples, at least 1, not {self.max_share}")
         for item in self.stateful:
             if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
                 raise UsageError(
@@ -82,15 +90,30 @@ def set_up(
     _check_batch(global_batch, session.group.size, length)
     prepared = Prepared(models=models, optimizers=optimizers, stateful=options.stateful)
     layout = build_layout(models, optimizers)
-    order = _agree(session, prepared, layout, loader, options, global_batch)
+    order, seed = _agree(session, prepared, layout, loader, options, global_batch)
     minimum = (
         2 if any(isinstance(m, _BatchNorm) for model in models for m in model.modules()) else 1
     )
-    view = _first_view(session, options, global_batch, minimum)
+    allocation = options.allocation or session.place.allocation or DEFAULT_ALLOCATION
+    view = _first_view(
+        session,
+        options,
+        allocation=allocation,
+        global_batch=global_batch,
+        minimum=minimum,
+        seed=seed,
+    )
     # Pacing comes first: its hooks must run before those that send the gradients.
-    speed = session.place.speed
-    pacer = pace(models, speed) if speed < 1 else None
-    training = Training(session, prepared, layout, view=view, pacer=pacer)
+    pacer = _pace(models, session.place.speed)
+    probe = MetricsProbe() if allocation.startswith("kqv") else None
+    training = Training(
+        session,
+        prepared,
+        layout,
+        views=ViewSchedule(view, session.client),
+        pacer=pacer,
+        probe=probe,
+    )
     sampler = ShareSampler(
         order,
         training,
@@ -106,8 +129,21 @@ def set_up(
         reduction=options.reduction,
         weight=options.weight,
     )
-    _announce(session, layout, view)
+    _announce(session, layout)
+    if session.group.rank == 0:
+        training.record_view(Adoption(view, 0))
     return training, [shared if item is loader else item for item in objects]
+
+
+def _pace(models: Sequence[nn.Module], speed: float) -> Pacer | None:
+    if speed >= 1:
+        return None
+    if any(parameter.is_cuda for model in models for parameter in model.parameters()):
+        raise UnsupportedError(
+            f"a speed of {speed:g} cannot be emulated on a GPU, whose work takes no CPU time: leave "
+            "out --speeds, or limit the GPU itself (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)"
+        )
+    return pace(models, speed)
 
 
 def _check_objects(
@@ -149,8 +185,8 @@ def _agree(
     loader: DataLoader[Any],
     options: Options,
     global_batch: int,
-) -> Order:
-    """Compares the workers, gives all of them worker 0's state, and agrees on the epochs' order."""
+) -> tuple[Order, int]:
+    """Compares the workers, gives them worker 0's state; returns the epochs' order and its seed."""
     communicator = session.communicator
     seed = torch.tensor([order_seed(loader)])
     length = len(loader.dataset)  # type: ignore[arg-type]
@@ -185,53 +221,58 @@ def _agree(
     communicator.call(shake_hands)
     if session.group.rank > 0:  # equal seeds would give all workers the same dropout masks
         torch.manual_seed(torch.initial_seed() + session.group.rank)
-    return order_of(loader.sampler, length=length, seed=int(seed), run=communicator.call)
+    agreed = int(seed)
+    return order_of(loader.sampler, length=length, seed=agreed, run=communicator.call), agreed
 
 
-def _first_view(session: Session, options: Options, global_batch: int, minimum: int) -> View:
+def _first_view(
+    session: Session,
+    options: Options,
+    *,
+    allocation: str,
+    global_batch: int,
+    minimum: int,
+    seed: int,
+) -> View:
+    """The view that the coordinator makes of what the workers asked for."""
     workers = session.group.size
-    weights = options.shares or session.place.shares
-    if weights is None:
-        weights, reason = (1.0,) * workers, "equal shares: nothing is known of the workers' speeds"
-    else:
-        reason = "shares as given"
-    if len(weights) != workers:
-        raise UsageError(
-            f"{len(weights)} shares were given for {workers} workers: give one share per worker"
+    shares = options.shares or session.place.shares
+    if shares is not None:
+        _check_shares(shares, workers)
+    if session.client is None:
+        return View(number=0, members=(0,), shares=(global_batch,), reason="the only worker")
+    session.client.send(
+        Ready(
+            global_batch=global_batch,
+            minimum=minimum,
+            allocation=allocation,
+            shares=shares,
+            max_samples=options.max_share,
+            seed=seed,
         )
-    if any(not math.isfinite(weight) or weight < 0 for weight in weights) or not sum(weights):
-        raise UsageError(f"shares are numbers, none below 0 and not all 0: {list(weights)}")
-    minimum = min(minimum, global_batch // workers)
-    shares = proportional(global_batch, list(weights), minimum=minimum)
-    return View(
-        number=0,
-        members=tuple(range(workers)),
-        shares=tuple(int(share) for share in shares),
-        reason=reason,
     )
+    return session.client.wait_view(_VIEW_WAIT_S)
 
 
-def _announce(session: Session, layout: Layout, view: View) -> None:
+def _check_shares(shares: Sequence[float], workers: int) -> None:
+    if len(shares) != workers:
+        raise UsageError(
+            f"{len(shares)} shares were given for {workers} workers: give one share per worker"
+        )
+    if any(not math.isfinite(share) or share <= 0 for share in shares):
+        raise UsageError(f"shares are numbers above 0, in any unit: {list(shares)}")
+
+
+def _announce(session: Session, layout: Layout) -> None:
     slots = layout.slots
     session.record(
         WorkerReady(
             t=now(),
             worker=session.place.worker,
-            device=device_of(slots[0].parameter if slots else None),
+            device=str(slots[0].parameter.device) if slots else "none",
             threads=torch.get_num_threads(),
             torch=torch.__version__,
             parameters=layout.num_parameters,
             transport=session.group.transport,
         )
     )
-    if session.group.rank == 0:
-        session.record(
-            ViewAdopted(
-                t=now(),
-                view=view.number,
-                step=0,
-                members=list(view.members),
-                shares=list(view.shares),
-                reason=view.reason,
-            )
-        )

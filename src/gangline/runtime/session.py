@@ -4,24 +4,35 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from gangline.collectives import Group, GroupKey, SoloGroup
-from gangline.collectives.gloo import GlooGroup
-from gangline.eventlog import EventSink, EventWriter, NullWriter, log_path
+from gangline.collectives import GroupKey, SoloGroup
+from gangline.eventlog import EventWriter, NullWriter, log_path
+from gangline.runtime.client import ControlClient
 from gangline.runtime.communicator import Communicator
-from gangline.runtime.environment import Place, find_place
-from gangline.spec.errors import UsageError
+from gangline.runtime.environment import find_launch
+from gangline.runtime.messages import PROTOCOL_VERSION, Hello
+from gangline.runtime.place import Place, place_of
+from gangline.runtime.transports import (
+    DEFAULT_TRANSPORT,
+    Door,
+    interface_towards,
+    make_group,
+    open_door,
+)
+from gangline.spec.errors import LaunchError
 
 if TYPE_CHECKING:
-    import torch
-
+    from gangline.collectives import Group
+    from gangline.eventlog import EventSink
     from gangline.spec.event import Event
 
-TRANSPORTS = ("gloo",)
+_COORDINATOR_WAIT_S = 30.0
 
 
 @dataclass(slots=True)
@@ -31,6 +42,9 @@ class Session:
     place: Place
     communicator: Communicator
     events: EventSink
+    client: ControlClient | None = None
+    """The line to the coordinator; None for a job of one."""
+    door: Door | None = None
 
     @property
     def group(self) -> Group:
@@ -41,42 +55,71 @@ class Session:
         self.events.write(event)
 
     def close(self) -> None:
-        """Ends the communication thread and closes the log."""
+        """Ends all threads, closes all sockets and the log."""
         self.communicator.close()
+        if self.client is not None:
+            self.client.close()
+        if self.door is not None:
+            self.door.close()
+        if self.place.own_coordinator is not None:
+            self.place.own_coordinator.stop()
         self.events.close()
 
 
 def open_session(*, transport: str | None, run_dir: str | None, timeout_s: float) -> Session:
     """Finds this process's place, connects it with the others, and opens its event log."""
-    place = find_place(os.environ, timeout_s=timeout_s)
-    group = connect(place, transport or place.transport, timeout_s=timeout_s)
+    place = place_of(find_launch(os.environ), timeout_s=timeout_s)
     folder = run_dir or place.run_dir
     events: EventSink = NullWriter()
     if folder is not None:
         source = f"worker {place.worker}"
         events = EventWriter(log_path(Path(folder), source), run=place.run, source=source)
-    return Session(place, Communicator(group), events)
-
-
-def connect(place: Place, transport: str | None, *, timeout_s: float) -> Group:
-    """The group of all workers of the job."""
-    if transport is not None and transport not in TRANSPORTS:
-        raise UsageError(
-            f"transport {transport!r} is not known; choose one of: {', '.join(TRANSPORTS)}"
-        )
-    if place.store is None:
-        return SoloGroup()
-    key = GroupKey(run=place.run, view=0, attempt=0)
-    return GlooGroup(
-        key, store=place.store, rank=place.worker, size=place.workers, timeout_s=timeout_s
+    if place.find_coordinator is None:
+        return Session(place, Communicator(SoloGroup()), events)
+    host = _interface(place)
+    door = open_door(
+        transport or place.transport or DEFAULT_TRANSPORT,
+        host=host,
+        token=place.token,
+        timeout_s=timeout_s,
     )
+    hello = Hello(
+        protocol=PROTOCOL_VERSION,
+        run=place.run,
+        worker=place.worker,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        address=door.address,
+    )
+    client = ControlClient(place.find_coordinator, token=place.token, hello=hello)
+    try:
+        gathered = client.wait_gathered(timeout_s)
+        key = GroupKey(run=place.run, view=0, attempt=0)
+        group = make_group(
+            door, key, rank=gathered.members.index(place.worker), addresses=gathered.addresses
+        )
+    except BaseException:
+        client.close("could not join")
+        door.close()
+        raise
+    return Session(place, Communicator(group), events, client, door)
+
+
+def _interface(place: Place) -> str:
+    """The interface on which this worker listens: the one that faces the coordinator."""
+    assert place.find_coordinator is not None
+    deadline = time.monotonic() + _COORDINATOR_WAIT_S
+    while True:
+        try:
+            parts = urlsplit(place.find_coordinator())
+        except LaunchError:  # it may still be starting
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return interface_towards(parts.hostname or "127.0.0.1", parts.port or 0)
 
 
 def now() -> float:
     """The time that events carry."""
     return time.time()
-
-
-def device_of(parameter: torch.nn.Parameter | None) -> str:
-    """Where the model lives, for people."""
-    return "none" if parameter is None else str(parameter.device)

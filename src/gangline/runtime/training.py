@@ -15,9 +15,9 @@ from gangline.runtime.buffers import Buffers
 from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
 from gangline.runtime.session import Session, now
-from gangline.runtime.stepclock import StepClock
+from gangline.runtime.stepclock import StepClock, StepTimes
 from gangline.spec import MismatchError, UsageError, View
-from gangline.spec.event import EpochDone, PacingMeasured, StepDone
+from gangline.spec.event import EpochDone, PacingMeasured, StepDone, ViewAdopted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from gangline.emulation.pacing import Pacer
     from gangline.runtime.handout import Handout
     from gangline.runtime.layout import Layout
+    from gangline.runtime.metrics import MetricsProbe
+    from gangline.runtime.views import Adoption, ViewSchedule
+from gangline.runtime.messages import Measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +50,18 @@ class Training:
         prepared: Prepared,
         layout: Layout,
         *,
-        view: View,
+        views: ViewSchedule,
         pacer: Pacer | None,
+        probe: MetricsProbe | None,
     ) -> None:
         self.session = session
         self.prepared = prepared
-        self.view = view
+        self.views = views
         self.handout: Handout | None = None
         self.epoch = 0
         self._clock = StepClock()
         self._pacer = pacer
+        self._probe = probe
         self._buffers = Buffers(prepared.models)
         self._gradients = Gradients(layout, self._buffers, session.communicator)
         self._guard = LayoutGuard(prepared.models, prepared.optimizers, layout)
@@ -75,7 +80,13 @@ class Training:
     # --- the loader's side -----------------------------------------------------------------------
 
     def view_for(self, step: int) -> tuple[View, int]:
-        return self.view, self.view.rank_of(self.session.place.worker)
+        view = self.views.cut(step)
+        return view, view.rank_of(self.session.place.worker)
+
+    def view_now(self) -> tuple[View, int]:
+        """The view of the present batch, and this worker's rank in it."""
+        view = self.views.newest if self.handout is None else self.views.at(self.handout.step)
+        return view, view.rank_of(self.session.place.worker)
 
     def begin_epoch(self) -> int:
         epoch, self.epoch = self.epoch, self.epoch + 1
@@ -92,6 +103,8 @@ class Training:
         self._gradients.start(weight, is_update=handout.is_update)
         if self._pacer is not None:
             self._pacer.begin()
+        if self._probe is not None:
+            self._probe.begin()
         self._clock.handed_out()
 
     def total_weight(self, own: float) -> Future[float]:
@@ -129,6 +142,8 @@ class Training:
     def end_backward(self) -> None:
         if self._pacer is not None:
             self._pacer.settle()
+        if self._probe is not None:
+            self._probe.end()
         if self._is_passing_through:
             self._clock.computed()
             return
@@ -162,10 +177,32 @@ class Training:
                 gradients=0,
                 buffers=0,
                 rates=self._rates_checksum(),
+                newest_view=self.views.held,
+                last_cut=self.views.last_cut,
             )
         )
         self._clock.exchanged()
         self._check_rates(agreed)
+        self._adopt(agreed)
+
+    def _adopt(self, agreed: Agreed) -> None:
+        adoption = self.views.agree(agreed)
+        if adoption is not None and self.session.group.rank == 0:
+            self.record_view(adoption)
+
+    def record_view(self, adoption: Adoption) -> None:
+        """Writes down from which step on a view holds, and why."""
+        view = adoption.view
+        self.session.record(
+            ViewAdopted(
+                t=now(),
+                view=view.number,
+                step=adoption.step,
+                members=list(view.members),
+                shares=list(view.shares),
+                reason=view.reason,
+            )
+        )
 
     def _rates_checksum(self) -> int:
         rates = [group["lr"] for opt in self.prepared.optimizers for group in opt.param_groups]
@@ -209,6 +246,7 @@ class Training:
             return
         times = self._clock.take()
         self._last_step = handout.step
+        self._tell_coordinator(handout, times)
         self.session.record(
             StepDone(
                 t=now(),
@@ -223,6 +261,25 @@ class Training:
                 update_s=times.update_s,
             )
         )
+
+    def _tell_coordinator(self, handout: Handout, times: StepTimes) -> None:
+        client = self.session.client
+        if client is None:
+            return
+        client.send(
+            Measured(
+                step=handout.step,
+                view=handout.view,
+                samples=handout.share,
+                compute_s=times.compute_s,
+            )
+        )
+        if self._probe is not None:
+            metrics = self._probe.measure(
+                samples=handout.share, compute_s=times.compute_s, latency_s=client.latency_s
+            )
+            if metrics is not None:
+                client.send(metrics)
 
     # --- the end ---------------------------------------------------------------------------------
 

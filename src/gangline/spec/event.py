@@ -86,6 +86,25 @@ class StepDone(Event, frozen=True, kw_only=True, tag="step_done"):
     """From the exchanged gradient to the end of the optimizer's step."""
 
 
+class StepSummary(Event, frozen=True, kw_only=True, tag="step_summary"):
+    """One step of all workers at once, where one `StepDone` each would be too many."""
+
+    step: int
+    epoch: int
+    view: int
+    workers: int
+    samples: int
+    """The samples of all workers in this step."""
+    least_compute_s: float
+    median_compute_s: float
+    greatest_compute_s: float
+    slowest: int
+    """The worker that took `greatest_compute_s`."""
+    exchange_s: float
+    """The exchange itself, without waiting."""
+    update_s: float
+
+
 class EpochDone(Event, frozen=True, kw_only=True, tag="epoch_done"):
     """All batches of an epoch have been handed out and used."""
 
@@ -149,6 +168,7 @@ AnyEvent = (
     | WorkerReady
     | ViewAdopted
     | StepDone
+    | StepSummary
     | EpochDone
     | PacingMeasured
     | Decision

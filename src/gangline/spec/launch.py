@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LAUNCH_VARIABLE = "GANGLINE_LAUNCH"
+TRANSPORTS = ("wire", "wire-tcp", "gloo")
+"""What can move gradients: our own (sharing memory within a host, or TCP always), and torch's."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,14 +27,16 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     worker: int
     """This worker's id, 0 … workers - 1."""
     workers: int
-    rendezvous: str
-    """How the workers of this job find each other: the path of a file on this host."""
+    token_file: str
+    """The file that holds the run's token. The coordinator announces itself in the run folder."""
     speed: float = 1.0
     """Below 1, the worker paces itself to this fraction of its own speed."""
     shares: tuple[float, ...] | None = None
     """Each worker's part of the global batch, in any unit; None leaves it to the allocation."""
     transport: str | None = None
     """What moves the gradients; None lets the runtime choose."""
+    allocation: str | None = None
+    """The policy that cuts the global batch; None leaves it to the script."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Launch | None:

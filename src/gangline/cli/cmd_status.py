@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gangline status`: what a run's coordinator knows right now."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+
+from gangline.cli.output import JsonFlag, out, print_json, say
+from gangline.spec.announcement import Announcement, read_announcement
+from gangline.spec.errors import LaunchError, UsageError
+
+_TIMEOUT_S = 5.0
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command."""
+    app.command("status")(status)
+
+
+def status(
+    run_dir: Annotated[Path, typer.Argument(help="The run folder.")],
+    token_file: Annotated[
+        Path | None, typer.Option(help="The run's token file (default: in the run folder).")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show who takes part in a running job, with which shares, and what was decided last."""
+    from gangline.runtime.coordinator.hub import Status
+
+    announcement = read_announcement(run_dir)
+    document = _fetch(announcement, token_file or run_dir / "token")
+    found = msgspec.json.decode(document, type=Status)
+    if as_json:
+        print_json(found)
+        return
+    shares = (
+        {} if found.view is None else dict(zip(found.view.members, found.view.shares, strict=True))
+    )
+    number = "no view yet" if found.view is None else f"view {found.view.number}"
+    say(f"{found.run}: step {found.step}, {number}")
+    table = Table("worker", "host", "state", "step", "share", "compute", box=None)
+    for worker in found.workers:
+        table.add_row(
+            str(worker.worker),
+            f"{worker.host} ({worker.pid})",
+            worker.state if worker.is_connected else f"{worker.state}, not connected",
+            str(worker.step),
+            str(shares.get(worker.worker, "-")),
+            f"{worker.compute_s * 1000:.1f} ms",
+        )
+    out().print(table)
+    for reason in found.decisions[-5:]:
+        say(reason)
+
+
+def _fetch(announcement: Announcement, token_file: Path) -> bytes:
+    try:
+        token = token_file.read_text().strip()
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the run's token file {token_file}: {error.strerror}; name it with "
+            "--token-file"
+        ) from error
+    url = announcement.url.replace("ws", "http", 1) + "/api/status"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+            body: bytes = response.read()
+            return body
+    except urllib.error.HTTPError as error:
+        raise LaunchError(
+            f"the coordinator at {announcement.url} answered {error.code}: {error.reason}; is "
+            f"{token_file} the token of this run?"
+        ) from error
+    except OSError as error:
+        raise LaunchError(
+            f"the coordinator of this run, process {announcement.pid} at {announcement.url}, does "
+            "not answer: the run is over, or its coordinator died"
+        ) from error

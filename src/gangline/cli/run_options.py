@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the flags of `gangline run` mean, checked before anything is started."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from pathlib import Path
+
+import msgspec
+
+from gangline.spec.cluster import Cluster, Node
+from gangline.spec.errors import UsageError
+from gangline.spec.launch import TRANSPORTS
+
+RUNS_DIR = Path("runs")
+_RUN_PARTS = ("events", "workers", "token", "coordinator.json")
+
+
+class ClusterFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """The flags that say how many workers there are, and how unlike they are."""
+
+    nodes: int | None = None
+    speeds: str | None = None
+    cluster: Path | None = None
+    workers: int | None = None
+
+    def resolve(self) -> Cluster:
+        """The cluster that the flags describe."""
+        if self.cluster is not None:
+            self._refuse_beside_file()
+            return Cluster.from_toml(self.cluster)
+        for flag, count in (("--nodes", self.nodes), ("--workers", self.workers)):
+            if count is not None and count < 1:
+                raise UsageError(f"{flag} must be at least 1, not {count}")
+        speeds = self._speeds()
+        return Cluster(
+            nodes=tuple(
+                Node(name=f"n{index}", speed=speed, workers=self.workers or 1)
+                for index, speed in enumerate(speeds)
+            )
+        )
+
+    def _speeds(self) -> list[float]:
+        if self.speeds is None:
+            return [1.0] * (self.nodes or 1)
+        speeds = parse_numbers(self.speeds, flag="--speeds")
+        if self.nodes is not None and self.nodes != len(speeds):
+            raise UsageError(
+                f"--nodes {self.nodes} and --speeds {self.speeds} disagree: one speed per node is "
+                f"needed, and there are {len(speeds)}; correct one of them, or leave out --nodes"
+            )
+        return speeds
+
+    def _refuse_beside_file(self) -> None:
+        beside = {"--nodes": self.nodes, "--speeds": self.speeds, "--workers": self.workers}
+        given = [flag for flag, value in beside.items() if value is not None]
+        if given:
+            raise UsageError(
+                f"--cluster and {given[0]} cannot be given together: the cluster file says it all; "
+                f"write it into {self.cluster}, or leave out --cluster"
+            )
+
+
+def parse_numbers(text: str, *, flag: str) -> list[float]:
+    """The numbers of a list such as `1,0.5,0.2`."""
+    numbers = []
+    for part in text.split(","):
+        try:
+            number = float(part)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise UsageError(
+                f"{flag} {text}: {part.strip()!r} is not a number; "
+                f"write numbers with commas between them, such as {flag} 1,0.5,0.2"
+            )
+        numbers.append(number)
+    return numbers
+
+
+def parse_shares(text: str | None, *, workers: int) -> tuple[float, ...] | None:
+    """Each worker's part of the global batch, in any unit."""
+    if text is None:
+        return None
+    shares = parse_numbers(text, flag="--shares")
+    if len(shares) != workers:
+        raise UsageError(
+            f"--shares {text} has {len(shares)} shares for {workers} workers; give one per worker"
+        )
+    if min(shares) < 0 or sum(shares) == 0:
+        raise UsageError(f"--shares {text}: no share may be below 0, and one must be above it")
+    return tuple(shares)
+
+
+def check_transport(transport: str | None) -> None:
+    """Refuses a transport that does not exist."""
+    if transport is not None and transport not in TRANSPORTS:
+        raise UsageError(
+            f"--transport {transport!r} is not known; choose one of: {', '.join(TRANSPORTS)}"
+        )
+
+
+def check_script(script: Path) -> None:
+    """Refuses what python could not run, before several workers fail at it."""
+    if script.is_dir():
+        raise UsageError(f"{script} is a folder; give the python script in it")
+    try:
+        source = script.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"there is no script {script} (looked in {Path.cwd()})") from None
+    except OSError as error:
+        raise UsageError(f"cannot read the script {script}: {error.strerror}") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, str(script), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        place = f", line {error.lineno}" if error.lineno else ""
+        raise UsageError(f"{script}{place} is not python: {error.msg}") from error
+
+
+def make_run_dir(script: Path, *, name: str | None, run_dir: Path | None) -> tuple[str, Path]:
+    """Makes the folder of a new run; returns the run's name and the folder."""
+    if name is not None and (not name or name in (".", "..") or "/" in name):
+        raise UsageError(
+            f"--name {name!r} cannot be the name of a folder; use letters, digits and dashes"
+        )
+    if run_dir is None and name is None:
+        return _make_timestamped(script.stem)
+    folder = run_dir or RUNS_DIR / str(name)
+    if any((folder / part).exists() for part in _RUN_PARTS):
+        flag = "--run-dir" if run_dir is not None else "--name"
+        raise UsageError(
+            f"{folder} already holds a run, which would be mixed up with this one; "
+            f"choose another {flag}, or remove that folder"
+        )
+    _make(folder)
+    return name or folder.resolve().name, folder
+
+
+def _make_timestamped(stem: str) -> tuple[str, Path]:
+    base = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    _make(RUNS_DIR)
+    for attempt in range(1, 1000):
+        name = base if attempt == 1 else f"{base}-{attempt}"
+        try:
+            (RUNS_DIR / name).mkdir()
+        except FileExistsError:
+            continue
+        return name, RUNS_DIR / name
+    raise UsageError(f"there are too many runs named {base} in {RUNS_DIR}; give a --name")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the run folder {folder}: {error.strerror}; choose another --run-dir"
+        ) from error

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How members of one host wait for each other: counters in shared memory, bells, lifelines.
+
+A member that waits looks at the counters for about as long as a wake-up would take, then goes to
+sleep on its bell (an eventfd); who makes the awaited change rings it, if it sleeps. Every member
+holds the write end of its lifeline (a pipe); when the member dies or leaves, the others see the
+read end hang up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from gangline.collectives.wire.forking import close_in_children
+from gangline.collectives.wire.waiting import READ, Alarm, Deadline, close_descriptors
+from gangline.spec.errors import ExchangeError
+
+if TYPE_CHECKING:
+    import select
+    from collections.abc import Callable
+
+    from gangline.collectives.wire.mapping import Mapping
+
+_IS_WEAKLY_ORDERED = platform.machine() != "x86_64"
+SPIN_S = 50e-6
+"""About what it costs to be woken on another core."""
+
+
+class Cords(NamedTuple):
+    """The descriptors of one member."""
+
+    bells: list[int]
+    """Everybody's eventfd, in rank order."""
+    lifelines: list[int]
+    """The read ends of everybody's pipe, in rank order; this member's own is among them."""
+    own: int
+    """The write end of this member's pipe."""
+
+
+class Doorbells:
+    """Waits for the other members, and wakes them."""
+
+    def __init__(self, mapping: Mapping, *, rank: int, cords: Cords, alarm: Alarm) -> None:
+        self._arrived, self._sleeping = mapping.arrived, mapping.sleeping
+        self._rank, self._size = rank, mapping.layout.members
+        self._peers = [peer for peer in range(self._size) if peer != rank]
+        self._cords, self._alarm = cords, alarm
+        self._lock = threading.Lock()
+        self._fence_lock = threading.Lock()
+        self._own: list[int] = [cords.own]
+        self._spin_s = SPIN_S
+        self._pollers: dict[tuple[int, ...], select.poll] = {}
+        self.turn = 0
+        close_in_children(self, self._own)
+
+    def barrier(self, timeout_s: float) -> int:
+        """Returns when all members have come here as often as this one: the number of times."""
+        if self._alarm.aborted:
+            self._alarm.check()
+        self.turn = turn = self.turn + 1
+        if _IS_WEAKLY_ORDERED:
+            self.fence()
+        self._arrived[self._rank] = turn
+        self.fence()
+        if self._late(turn):
+            self.wait(lambda: self._late(turn), timeout_s=timeout_s)
+        else:
+            # The last one to come wakes those who gave up watching.
+            for peer in self._peers:
+                if self._sleeping[peer]:
+                    os.eventfd_write(self._cords.bells[peer], 1)
+        if _IS_WEAKLY_ORDERED:
+            self.fence()
+        return turn
+
+    def _late(self, turn: int) -> list[int]:
+        """The members that have not come yet."""
+        arrived = self._arrived
+        return [peer for peer in self._peers if arrived[peer] < turn]
+
+    def wake(self, peer: int) -> None:
+        """Rings the peer's bell, if it sleeps. What it waits for was written before a `fence`."""
+        if self._sleeping[peer]:
+            os.eventfd_write(self._cords.bells[peer], 1)
+
+    def fence(self) -> None:
+        """Lets no access to memory move from one side of the call to the other.
+
+        An uncontended lock is an atomic read-modify-write: on x86 one is a full fence; on ARM a
+        release followed by an acquire is. (x86 keeps all other orders by itself.)
+        """
+        lock = self._fence_lock
+        lock.acquire()
+        lock.release()
+        if _IS_WEAKLY_ORDERED:
+            lock.acquire()
+            lock.release()
+
+    def wait(self, missing: Callable[[], list[int]], *, timeout_s: float) -> None:
+        """Waits until `missing`, which looks at the counters, names nobody any more."""
+        now = time.perf_counter
+        spin_until = now() + self._spin_s
+        while now() < spin_until:
+            if not missing():
+                return
+            # The awaited member may be waiting for this core.
+            os.sched_yield()
+        deadline = Deadline(timeout_s)
+        while True:
+            self._sleeping[self._rank] = 1
+            self.fence()
+            peers = missing()
+            if not peers:
+                self._sleeping[self._rank] = 0
+                return
+            self._sleep(tuple(peers), missing=missing, deadline=deadline)
+
+    def _sleep(
+        self, peers: tuple[int, ...], *, missing: Callable[[], list[int]], deadline: Deadline
+    ) -> None:
+        bell, lifelines = self._cords.bells[self._rank], self._cords.lifelines
+        poller = self._pollers.get(peers)
+        if poller is None:
+            wanted = {bell: READ, **{lifelines[peer]: 0 for peer in peers}}
+            poller = self._pollers[peers] = self._alarm.poller(wanted)
+        whom = "member " + ", ".join(map(str, peers))
+        happened = self._alarm.wait(poller, deadline=deadline, whom=whom)
+        if bell in happened:
+            os.eventfd_read(bell)
+            return
+        for peer in missing():
+            if lifelines[peer] in happened:
+                raise ExchangeError(f"member {peer} is gone: it died, or left the group")
+
+    def hang_up(self) -> None:
+        """Tells the others that this member is gone; from any thread."""
+        with self._lock:
+            close_descriptors(self._own)
+
+    def close(self) -> None:
+        self.hang_up()
+        close_descriptors(self._cords.bells)
+        close_descriptors(self._cords.lifelines)
+        with contextlib.suppress(AttributeError):
+            del self._arrived, self._sleeping

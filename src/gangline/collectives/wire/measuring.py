@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured on a hop while it works: cheap enough to be always on."""
+
+from __future__ import annotations
+
+from gangline.collectives.wire.nouns import HopStats
+
+_LARGE_BYTES = 64 << 10
+_FADE = 0.95
+
+
+class Meter:
+    """The measurements of the way to one peer.
+
+    An exchange lasts at least as long as the way is slow, and longer when a peer is late: so the
+    speed is the best of the recent ones, a peak that fades.
+    """
+
+    def __init__(self) -> None:
+        self.latency_s = 0.0
+        self.corrupt = 0
+        self._bytes = 0
+        self._bytes_per_s = 0.0
+
+    def moved(self, num_bytes: int, duration_s: float) -> None:
+        """So much was moved in so long."""
+        self._bytes += num_bytes
+        if num_bytes >= _LARGE_BYTES:
+            self._bytes_per_s = max(num_bytes / duration_s, _FADE * self._bytes_per_s)
+
+    def answered(self, duration_s: float) -> None:
+        """The peer answered within this time; the shortest is the latency."""
+        if not self.latency_s or duration_s < self.latency_s:
+            self.latency_s = duration_s
+
+    def stats(self, peer: int) -> HopStats:
+        """The measurements, as those of this peer."""
+        return HopStats(
+            peer=peer,
+            latency_s=self.latency_s,
+            bytes_per_s=self._bytes_per_s,
+            bytes=self._bytes,
+            corrupt=self.corrupt,
+        )

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the control function wants done. A driver carries it out, in the order given."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from gangline.spec.event import Decision
+from gangline.spec.view import View
+
+
+class PublishView(msgspec.Struct, frozen=True, kw_only=True):
+    """Tell all members of this view about it. They agree among themselves when it takes effect."""
+
+    view: View
+
+
+class Say(msgspec.Struct, frozen=True, kw_only=True):
+    """Write this decision, with its reason and numbers, where people can read it."""
+
+    decision: Decision
+
+
+Command: TypeAlias = PublishView | Say

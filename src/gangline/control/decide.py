@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one entry of the control function: an event in, a new state and commands out.
+
+    state = ControlState.begin(ControlOptions(global_batch=256))
+    state, commands = decide(state, WorkersJoined(workers=(0, 1, 2, 3)), now)
+    state, commands = decide(state, StepMeasured(step=0, view=0, ...), now)
+
+Pure: the same events at the same times give the same commands, whoever drives it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from gangline.control.inputs import MetricsMeasured, StepMeasured, WorkersJoined
+from gangline.control.measuring import note_metrics, note_step
+from gangline.control.membership import join
+
+if TYPE_CHECKING:
+    from gangline.control.commands import Command
+    from gangline.control.inputs import ControlEvent
+    from gangline.control.state import ControlState
+
+
+def decide(
+    state: ControlState, event: ControlEvent, now: float
+) -> tuple[ControlState, list[Command]]:
+    """What follows from `event`, which happened at the time `now` (seconds, any clock)."""
+    match event:
+        case StepMeasured():
+            return note_step(state, event, now)
+        case WorkersJoined():
+            return join(state, event, now)
+        case MetricsMeasured():
+            return note_metrics(state, event), []
+        case _:
+            assert_never(event)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the control function is told: who joined, how long the last step took, what was measured.
+
+Each event names the workers that it speaks of, in its own order, so that measurements of an older
+view, or of some workers only, need no translation by the driver.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from gangline.planning.bounds import Floats, Shares
+
+
+class WorkersJoined(msgspec.Struct, frozen=True, kw_only=True):
+    """These workers are ready to take part. The founders of a run join together."""
+
+    workers: tuple[int, ...]
+    """Worker ids, in the order of the ranks that they get."""
+    speeds: tuple[float, ...] | None = None
+    """How fast they are believed to be, relative to each other; None: alike. What `balanced` begins
+    with and `fixed` stays with."""
+    max_samples: tuple[int, ...] | None = None
+    """The greatest share that fits into each worker's memory; None: no ceiling."""
+
+
+class StepMeasured(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """All workers' reports on one step, in step order. NaN seconds where a report is missing."""
+
+    step: int
+    view: int
+    """The view by whose shares the step was cut."""
+    workers: tuple[int, ...]
+    samples: Shares
+    """The samples that each worker computed."""
+    compute_s: Floats
+    """From the hand-out of the batch until the last gradient was ready, without waiting."""
+
+
+class MetricsMeasured(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What the `kqv` allocations need to know, as measured lately."""
+
+    workers: tuple[int, ...]
+    operations_per_s: Floats
+    memory_bytes: Floats
+    """Memory in use."""
+    latency_s: Floats
+    """Round trip of a small message to the coordinator."""
+
+
+ControlEvent: TypeAlias = WorkersJoined | StepMeasured | MetricsMeasured

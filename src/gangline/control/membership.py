@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who takes part: what happens to the view when workers join."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from gangline.control.speeds import Speeds, joined, unknown_speeds
+from gangline.control.views import cut, publish
+from gangline.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from gangline.control.commands import Command
+    from gangline.control.inputs import WorkersJoined
+    from gangline.control.state import ControlState
+    from gangline.planning.bounds import Floats
+
+
+def join(
+    state: ControlState, event: WorkersJoined, now: float
+) -> tuple[ControlState, list[Command]]:
+    """Gives the newcomers the last ranks and a share each."""
+    _check(state, event)
+    count = len(event.workers)
+    ceilings = event.max_samples or (state.options.global_batch,) * count
+    weights = np.array(event.speeds or (1.0,) * count)
+    wider = msgspec.structs.replace(
+        state,
+        max_samples=np.concatenate((state.max_samples, np.array(ceilings, dtype=np.int64))),
+        weights=np.concatenate((state.weights, weights)),
+        speeds=joined(state.speeds, _assumed(state.speeds, weights)),
+        metrics=None,
+        measurements_behind_cut=0,
+    )
+    members = state.members + event.workers
+    who = f"worker {event.workers[0]}" if count == 1 else f"{count} workers"
+    basis = "alike" if event.speeds is None else "as fast as given"
+    return publish(
+        wider,
+        members=members,
+        shares=cut(wider),
+        reason=f"{who} joined, taken to be {basis}; {len(members)} members",
+        numbers={"joined": float(count), "members": float(len(members))},
+        now=now,
+    )
+
+
+def _assumed(known: Speeds, weights: Floats) -> Speeds:
+    """What to take the newcomers' speeds for until they are measured.
+
+    Among founders only ratios count, so the unit of time is arbitrary. Whoever joins later is
+    compared with the median of those that are known.
+    """
+    measured = known.observed > 0
+    fixed_s, per_sample_s = 0.0, 1.0
+    if measured.any():
+        fixed_s = float(np.median(known.fixed_s[measured]))
+        per_sample_s = float(np.median(known.per_sample_s[measured]))
+    return msgspec.structs.replace(
+        unknown_speeds(len(weights)), fixed_s=fixed_s / weights, per_sample_s=per_sample_s / weights
+    )
+
+
+def _check(state: ControlState, event: WorkersJoined) -> None:
+    count = len(event.workers)
+    if count == 0 or len(set(event.workers)) != count:
+        raise UsageError(f"workers join once each, at least one at a time: {event.workers}")
+    twice = sorted(set(state.members) & set(event.workers))
+    if twice:
+        raise UsageError(f"already members of view {state.view and state.view.number}: {twice}")
+    for name, values in (("speeds", event.speeds), ("max_samples", event.max_samples)):
+        if values is not None and (len(values) != count or min(values) <= 0):
+            raise UsageError(f"{count} workers need {count} {name}, all above 0; got {values}")

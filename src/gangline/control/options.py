@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a run is to be controlled: everything that `decide` lets a user choose."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gangline.planning.allocation import check_allocation
+from gangline.spec.errors import UsageError
+
+
+class ControlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The choices of one run. They do not change while it lasts."""
+
+    global_batch: int
+    """Samples per step, over all workers."""
+    allocation: str = "balanced"
+    """The policy that cuts the global batch; `planning.allocation.ALLOCATIONS` lists them."""
+    minimum: int = 1
+    """The least share of a worker: 1, or 2 where BatchNorm needs more than one sample."""
+    minimum_gain: float = 0.03
+    """`balanced`: how much shorter a step must get, at least, for a new cut to be worth it."""
+    recut_steps: int = 100
+    """`random` and `kqv`: steps between two cuts. Their publication gives no number, but averages
+    its measurements over 100 updates, so that each of its averages is over one cut."""
+    seed: int = 0
+    """What `random` draws with."""
+
+    def __post_init__(self) -> None:
+        check_allocation(self.allocation)
+        if self.global_batch < 1:
+            raise UsageError(f"global_batch must be at least 1, not {self.global_batch}")
+        if self.minimum < 0:
+            raise UsageError(f"minimum must be 0 or more samples, not {self.minimum}")
+        if not 0 <= self.minimum_gain < 1:
+            raise UsageError(
+                f"minimum_gain is a fraction of the step time, from 0 to below 1, "
+                f"not {self.minimum_gain}"
+            )
+        if self.recut_steps < 1:
+            raise UsageError(f"recut_steps must be at least 1, not {self.recut_steps}")
+        if self.seed < 0:
+            raise UsageError(f"seed must be 0 or more, not {self.seed}")

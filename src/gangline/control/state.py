@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the control function remembers between two events. Never changed in place."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from gangline.control.inputs import MetricsMeasured
+from gangline.control.options import ControlOptions
+from gangline.control.speeds import Speeds, unknown_speeds
+from gangline.planning.bounds import Floats, Shares
+from gangline.spec.view import View
+
+
+class ControlState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The newest view, and what is known about its members, in rank order."""
+
+    options: ControlOptions
+    view: View | None
+    """The newest view, whether adopted yet or not; None before anybody joined."""
+    shares: Shares
+    """The view's shares, as an array."""
+    max_samples: Shares
+    weights: Floats
+    """The speeds that the workers were given when they joined."""
+    speeds: Speeds
+    metrics: MetricsMeasured | None
+    """The last ones that cover all members, in rank order."""
+    steps_in_view: int
+    """Measured steps that were cut by the newest view."""
+    measurements_behind_cut: int
+    """What the newest cut stands on, or was last looked at with: `balanced` counts observations of
+    the worker with the fewest, `kqv` 1 for metrics; 0 where nothing had been measured."""
+
+    @classmethod
+    def begin(cls, options: ControlOptions) -> ControlState:
+        """The state of a run that nobody has joined."""
+        nobody = np.zeros(0, dtype=np.int64)
+        return cls(
+            options=options,
+            view=None,
+            shares=nobody,
+            max_samples=nobody,
+            weights=np.zeros(0),
+            speeds=unknown_speeds(0),
+            metrics=None,
+            steps_in_view=0,
+            measurements_behind_cut=0,
+        )
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Worker ids, in rank order."""
+        return self.view.members if self.view is not None else ()

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a worker as slow as an emulated node: it sleeps in proportion to the CPU time it computes.
+
+With speed s, each second of CPU time is followed by 1/s − 1 seconds of sleep, in small portions
+while the forward and backward passes go on, so that the emulated nodes do not all compute at one
+instant.
+
+    pacer = pace(model, 0.25)           # before the exchange registers its hooks
+    for x, y in loader:
+        pacer.begin()                   # what came before (data loading) is not computing
+        loss_fn(model(x), y).backward()
+        pacer.settle()                  # pays the rest; optional where nothing waits for the step
+
+The portions are slept in hooks: when a parameter's gradient is there, and when a module's forward
+is done. The latter is one hook for the whole process, filtered, not one on each module: those would
+travel with `deepcopy` and `torch.save`. Works for any model, also one inside DDP; not for a GPU,
+whose work takes no CPU time.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook
+
+from gangline.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from torch import Tensor, nn
+    from torch.utils.hooks import RemovableHandle
+
+_QUANTUM_S = 0.0005
+"""A debt below this is carried on: shorter sleeps would mostly be overhead."""
+_CREDIT_S = 0.1
+"""How much sleeping too long counts for later: a busy machine wakes sleepers late, and that must not
+make the worker slower than asked. Beyond it the machine was suspended, and nothing is owed."""
+
+
+class PacingReport(NamedTuple):
+    """How well the asked speed was hit."""
+
+    asked: float
+    achieved: float
+    cpu_s: float
+    slept_s: float
+
+
+def sleep_measured(duration_s: float) -> float:
+    """Sleeps, and returns how long it really took: the kernel always sleeps a little longer."""
+    before = time.perf_counter()
+    time.sleep(duration_s)
+    return time.perf_counter() - before
+
+
+class Pacer:
+    """The debt of one worker: what it computed, slept, and still has to sleep."""
+
+    def __init__(
+        self,
+        speed: float,
+        *,
+        clock: Callable[[], float] = time.thread_time,
+        sleep: Callable[[float], float] = sleep_measured,
+    ) -> None:
+        if not (math.isfinite(speed) and 0 < speed <= 1):
+            raise UsageError(
+                f"a pacing speed is a fraction of this machine's speed, above 0 and at most 1, "
+                f"not {speed!r}"
+            )
+        self._speed = speed
+        self._clock = clock
+        self._sleep = sleep
+        self._handles: list[RemovableHandle] = []
+        self._is_computing = False
+        self._mark_s = 0.0
+        self._mark_thread = 0
+        self._debt_s = 0.0
+        self._cpu_s = 0.0
+        self._slept_s = 0.0
+
+    def begin(self) -> None:
+        """The computing of a step starts here: CPU time before this is not paced."""
+        self._is_computing = True
+        self._mark()
+
+    def settle(self) -> None:
+        """Pays what is left, however little: after this, the step was as slow as it had to be.
+
+        A step may settle several times (a GAN, several losses): what it computes after one
+        settlement is due at the next.
+        """
+        if self._is_computing:
+            self._charge()
+            self._pay(at_least_s=0.0)
+
+    def report(self) -> PacingReport:
+        """What was asked for and what came of it so far."""
+        total_s = self._cpu_s + self._slept_s
+        achieved = self._cpu_s / total_s if total_s > 0 else self._speed
+        return PacingReport(self._speed, achieved, self._cpu_s, self._slept_s)
+
+    def remove(self) -> None:
+        """Takes all hooks away; the models are as they were."""
+        self._is_computing = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def attach(self, models: Iterable[nn.Module]) -> None:
+        """Puts the hooks on the models' parameters and into the process."""
+        modules = WeakSet(module for model in models for module in model.modules())
+        self._handles = [self._hook_parameter(parameter) for parameter in _parameters_of(modules)]
+
+        def on_forward(module: nn.Module, inputs: Any, output: Any) -> None:
+            # Inside a compiled graph there is no time between two modules.
+            if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+                return
+            if module in modules:
+                self._on_progress()
+
+        # torch warns that a compiled model calls the hook once more than it has modules.
+        warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when")
+        self._handles.append(register_module_forward_hook(on_forward))
+
+    def _hook_parameter(self, parameter: Tensor) -> RemovableHandle:
+        def on_gradient(_: Tensor) -> None:
+            self._on_progress()
+
+        # torch refuses hooks on a frozen parameter, which may be unfrozen later.
+        needs_grad = parameter.requires_grad
+        parameter.requires_grad_(True)
+        handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            on_gradient
+        )
+        parameter.requires_grad_(needs_grad)
+        return handle
+
+    def _on_progress(self) -> None:
+        if self._is_computing:
+            self._charge()
+            self._pay(at_least_s=_QUANTUM_S)
+
+    def _mark(self) -> None:
+        self._mark_s = self._clock()
+        self._mark_thread = threading.get_ident()
+
+    def _charge(self) -> None:
+        """Books the CPU time since the last mark, where it is this thread's time at all."""
+        if threading.get_ident() == self._mark_thread:
+            used_s = self._clock() - self._mark_s
+            self._cpu_s += used_s
+            self._debt_s += used_s * (1 / self._speed - 1)
+        self._mark()
+
+    def _pay(self, *, at_least_s: float) -> None:
+        if self._debt_s <= at_least_s:
+            return
+        slept_s = self._sleep(self._debt_s)
+        self._slept_s += slept_s
+        self._debt_s = max(self._debt_s - slept_s, -_CREDIT_S)
+        self._mark()
+
+
+def pace(
+    model: nn.Module | Iterable[nn.Module],
+    speed: float,
+    *,
+    clock: Callable[[], float] = time.thread_time,
+    sleep: Callable[[float], float] = sleep_measured,
+) -> Pacer:
+    """Makes a model, or the several models of one training loop, run at a fraction of their speed.
+
+    Hooks on a parameter run in the order of their registration: call this before anything that
+    sends gradients registers its own. Several models of one loop need one pacer, not one each, or
+    the same CPU time would be paid twice. `sleep` returns how long it really slept.
+    """
+    pacer = Pacer(speed, clock=clock, sleep=sleep)
+    pacer.attach([model] if isinstance(model, torch.nn.Module) else list(model))
+    return pacer
+
+
+def _parameters_of(modules: Iterable[nn.Module]) -> Iterator[Tensor]:
+    seen: set[int] = set()
+    for module in modules:
+        for parameter in module.parameters(recurse=False):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield parameter

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job: one script, run by several workers that share a run folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gangline.engines.local import WorkerCommand
+from gangline.spec.launch import Launch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run, by how many workers, and how unlike they are to be."""
+
+    run: str
+    run_dir: Path
+    script: Path
+    arguments: tuple[str, ...] = ()
+    speeds: tuple[float, ...] = (1.0,)
+    """One per worker; a worker below 1 paces itself to that fraction of its own speed."""
+    scale: float = 1.0
+    """What the asked speeds were multiplied with so that they fit this machine's cores."""
+    nodes: tuple[str, ...] = ()
+    """The name of each worker's node."""
+    shares: tuple[float, ...] | None = None
+    """Each worker's part of the global batch, in any unit."""
+    transport: str | None = None
+    allocation: str | None = None
+    """The policy that cuts the global batch; None leaves it to the script."""
+
+    @property
+    def token_file(self) -> Path:
+        """Where the run's token is kept."""
+        return self.run_dir / "token"
+
+    def log_of(self, worker: int) -> Path:
+        """Where a worker's output is kept."""
+        return self.run_dir / "workers" / f"{worker}.log"
+
+    def launches(self) -> list[Launch]:
+        """What each worker is told."""
+        return [
+            Launch(
+                run=self.run,
+                run_dir=str(self.run_dir),
+                worker=worker,
+                workers=len(self.speeds),
+                token_file=str(self.token_file),
+                speed=speed,
+                shares=self.shares,
+                transport=self.transport,
+                allocation=self.allocation,
+            )
+            for worker, speed in enumerate(self.speeds)
+        ]
+
+    def commands(self, environment: Mapping[str, str], *, cores: int) -> list[WorkerCommand]:
+        """The worker processes, on a machine with so many cores."""
+        threads = thread_environment(environment, speeds=self.speeds, cores=cores)
+        shared = {**environment, **threads, "PYTHONUNBUFFERED": "1"}
+        return [
+            WorkerCommand(
+                worker=launch.worker,
+                arguments=(str(self.script), *self.arguments),
+                environment={**shared, **launch.to_environment()},
+                log=self.log_of(launch.worker),
+            )
+            for launch in self.launches()
+        ]
+
+
+def thread_environment(
+    environment: Mapping[str, str], *, speeds: tuple[float, ...], cores: int
+) -> dict[str, str]:
+    """How many threads each worker computes with: its part of the cores, unless the user said.
+
+    Where a speed is emulated everybody gets one thread: pacing counts the CPU time of one, and
+    workers with more would not be as fast as asked relative to the others.
+    """
+    if "OMP_NUM_THREADS" in environment:
+        return {}
+    is_paced = any(speed < 1 for speed in speeds)
+    count = 1 if is_paced else max(1, cores // len(speeds))
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    return {name: str(count) for name in names if name not in environment}
+
+
+def count_cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

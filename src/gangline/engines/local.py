@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts worker processes on this machine and makes sure that none of them is left behind.
+
+Each worker leads a session of its own, so that a signal to its process group reaches what it
+started too. Three things end a worker's group: `stop`, the worker's own end, and the end of the
+launcher (see `child.py` and `guard.py`). The kernel ties a worker to the *thread* that started it:
+call `start` from a thread that lives as long as the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gangline.engines.logtail import last_traceback
+from gangline.engines.result import WorkerResult
+from gangline.spec.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+_HERE = Path(__file__).parent
+_POLL_S = 0.02
+_PYTHON = (sys.executable, "-I", "-S")
+
+
+class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker process: what it runs, and where its output goes."""
+
+    worker: int
+    arguments: tuple[str, ...]
+    """What python is given: a script and its arguments."""
+    environment: Mapping[str, str]
+    log: Path
+    pass_fds: tuple[int, ...] = ()
+
+
+class LocalEngine:
+    """The processes of one job on this machine. As a context manager it stops what still runs."""
+
+    def __init__(self, commands: Sequence[WorkerCommand], *, grace_s: float = 0.8) -> None:
+        self._commands = {command.worker: command for command in commands}
+        self._grace_s = grace_s
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._results: dict[int, WorkerResult] = {}
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._stopping = False
+
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """The workers that have not ended, as of the last `poll`."""
+        return tuple(self._running)
+
+    @property
+    def results(self) -> tuple[WorkerResult, ...]:
+        """The workers that have ended, in worker order."""
+        return tuple(self._results[worker] for worker in sorted(self._results))
+
+    def pid(self, worker: int) -> int:
+        """The process id of a running worker, which is its process group too."""
+        return self._running[worker].pid
+
+    def start(self) -> None:
+        """Starts all workers; if one cannot be started, none is left."""
+        try:
+            self._guard = _start_guard()
+            for command in self._commands.values():
+                self._start_worker(command)
+        except OSError as error:
+            self.stop()
+            raise LaunchError(
+                f"could not start the workers: {error}; check that {sys.executable} can be run, "
+                "that the run folder can be written, and that there is memory left"
+            ) from error
+        except BaseException:
+            self.stop()
+            raise
+
+    def poll(self) -> list[WorkerResult]:
+        """The workers that have ended since the last call. Never blocks."""
+        ended = [worker for worker, process in self._running.items() if _has_ended(process.pid)]
+        return [self._reap(worker) for worker in ended]
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until all workers have ended, or the time is over; says whether they have."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self.poll()
+            if not self._running:
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+
+    def stop(self) -> None:
+        """Ends all workers and what they started: asks first, kills after the grace."""
+        self.poll()
+        self._stopping = True
+        self._signal_all(signal.SIGTERM)
+        # A stopped process cannot hear the request.
+        self._signal_all(signal.SIGCONT)
+        if not self.wait(self._grace_s):
+            self._signal_all(signal.SIGKILL)
+            self.wait()
+        self._end_guard()
+
+    def _start_worker(self, command: WorkerCommand) -> None:
+        command.log.parent.mkdir(parents=True, exist_ok=True)
+        child = str(_HERE / "child.py")
+        with command.log.open("ab") as log:
+            process = subprocess.Popen(
+                [*_PYTHON, child, str(os.getpid()), sys.executable, *command.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(command.environment),
+                start_new_session=True,
+                pass_fds=command.pass_fds,
+            )
+        self._running[command.worker] = process
+        self._tell_guard(f"+{process.pid}")
+
+    def _reap(self, worker: int) -> WorkerResult:
+        process = self._running[worker]
+        # As long as its leader is not reaped, the group's number cannot be given to another one.
+        _signal_group(process.pid, signal.SIGKILL)
+        returncode = process.wait()
+        del self._running[worker]
+        self._tell_guard(f"-{process.pid}")
+        failed = returncode != 0 and not self._stopping
+        result = WorkerResult.of_returncode(
+            worker,
+            returncode,
+            stopped=self._stopping,
+            traceback=last_traceback(self._commands[worker].log) if failed else None,
+        )
+        self._results[worker] = result
+        return result
+
+    def _signal_all(self, number: int) -> None:
+        for process in self._running.values():
+            _signal_group(process.pid, number)
+
+    def _tell_guard(self, line: str) -> None:
+        if self._guard is not None and self._guard.stdin is not None:
+            # A guard that somebody killed is no reason to end the job.
+            with contextlib.suppress(BrokenPipeError):
+                self._guard.stdin.write(f"{line}\n".encode())
+                self._guard.stdin.flush()
+
+    def _end_guard(self) -> None:
+        if self._guard is not None and self._guard.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._guard.stdin.close()
+            self._guard.wait()
+        self._guard = None
+
+
+def _start_guard() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*_PYTHON, str(_HERE / "guard.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child has ended, leaving it to be reaped."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)

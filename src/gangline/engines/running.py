@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a job from its start to its end, and writes down in its run folder what happened.
+
+job = Job(run="digits", run_dir=Path("runs/digits"), script=Path("train.py"), speeds=(1.0, 0.5))
+result = run_job(job)
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from gangline.engines.coordination import coordinator_process
+from gangline.engines.job import Job, count_cores
+from gangline.engines.local import LocalEngine
+from gangline.engines.supervision import SilentWatcher, Watcher, supervise
+from gangline.eventlog import EventWriter, log_path
+from gangline.spec.errors import GanglineError
+from gangline.spec.event import RunEnded, RunStarted, WorkerEnded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gangline.engines.result import JobResult, WorkerResult
+    from gangline.eventlog import EventSink
+
+
+def run_job(
+    job: Job,
+    *,
+    environment: Mapping[str, str] | None = None,
+    watcher: Watcher | None = None,
+) -> JobResult:
+    """Runs a job to its end. No process of it is left when this returns or raises."""
+    base = os.environ if environment is None else environment
+    engine = LocalEngine(job.commands(base, cores=count_cores()))
+    path = log_path(job.run_dir, "launcher")
+    started_s = time.monotonic()
+    with EventWriter(path, run=job.run, source="launcher") as events:
+        events.write(_run_started(job))
+        try:
+            with coordinator_process(job, base):
+                result = supervise(engine, watcher=_Recorder(events, watcher or SilentWatcher()))
+        except GanglineError as error:
+            wall_s = time.monotonic() - started_s
+            events.write(RunEnded(t=time.time(), status="failed", reason=str(error), wall_s=wall_s))
+            raise
+        events.write(
+            RunEnded(
+                t=time.time(), status=result.status, reason=result.reason, wall_s=result.wall_s
+            )
+        )
+    return result
+
+
+class _Recorder:
+    """Writes the end of each worker to the launcher's log, and passes everything on."""
+
+    def __init__(self, events: EventSink, watcher: Watcher) -> None:
+        self._events = events
+        self._watcher = watcher
+
+    def tick(self) -> None:
+        self._watcher.tick()
+
+    def worker_ended(self, result: WorkerResult) -> None:
+        self._events.write(
+            WorkerEnded(
+                t=time.time(),
+                worker=result.worker,
+                exit_code=result.exit_code,
+                signal=result.signal,
+                reason=result.reason,
+            )
+        )
+        self._watcher.worker_ended(result)
+
+
+def _run_started(job: Job) -> RunStarted:
+    return RunStarted(
+        t=time.time(),
+        command=[str(job.script), *job.arguments],
+        workers=len(job.speeds),
+        nodes=list(job.nodes or (f"n{worker}" for worker in range(len(job.speeds)))),
+        speeds=list(job.speeds),
+        scale=job.scale,
+    )

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watches over a running job, and decides what the end of one worker means for the others.
+
+The policy is `_should_stop` and `find_cause`, nothing else: a worker that fails ends the job, and
+the one that is blamed is the one whose failure is not just the echo of another's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from gangline.engines.result import JobResult, WorkerResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
+    from gangline.engines.local import LocalEngine
+
+_POLL_S = 0.02
+_ECHO_S = 0.5
+"""How long the cause may take to end after the first worker that merely felt it."""
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Watcher(Protocol):
+    """Who is told what happens to a job. Called by the thread that supervises; must not block."""
+
+    def tick(self) -> None:
+        """Some hundredths of a second have passed."""
+
+    def worker_ended(self, result: WorkerResult) -> None:
+        """A worker has ended."""
+
+
+class SilentWatcher:
+    """Tells nobody."""
+
+    def tick(self) -> None:
+        """Nothing to do."""
+
+    def worker_ended(self, result: WorkerResult) -> None:
+        """Nothing to do."""
+
+
+class StopRequest:
+    """Whether the launcher has been told to end, and by which signal."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """The signal handler. The first signal is the one that counts."""
+        if self.number is None:
+            self.number = number
+
+
+def supervise(engine: LocalEngine, *, watcher: Watcher) -> JobResult:
+    """Starts an engine's workers and sees them to their end."""
+    started_s = time.monotonic()
+    told: set[int] = set()
+    with stop_signals() as request, engine:
+        engine.start()
+        while engine.running and request.number is None:
+            engine.poll()
+            _tell(watcher, engine.results, told)
+            if _should_stop(engine.results):
+                _await_cause(engine)
+                break
+            watcher.tick()
+            time.sleep(_POLL_S)
+        engine.stop()
+        _tell(watcher, engine.results, told)
+        watcher.tick()
+        return _conclude(engine.results, request, time.monotonic() - started_s)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[StopRequest]:
+    """Notes the signals that ask a launcher to end, instead of dying from them.
+
+    Only the main thread may handle signals; elsewhere nothing is changed.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before = {number: signal.signal(number, request.receive) for number in _STOP_SIGNALS}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def find_cause(results: Sequence[WorkerResult]) -> WorkerResult | None:
+    """The worker that made the job fail, of those that ended: not an echo, if there is another."""
+    failed = [result for result in results if result.has_failed]
+    causes = [result for result in failed if not _is_echo(result)]
+    return next(iter(causes or failed), None)
+
+
+def _should_stop(results: Sequence[WorkerResult]) -> bool:
+    return any(result.has_failed for result in results)
+
+
+def _is_echo(result: WorkerResult) -> bool:
+    """Whether a worker failed only because it lost the others in an exchange."""
+    return result.traceback is not None and "errors.Exchange" in result.reason
+
+
+def _await_cause(engine: LocalEngine) -> None:
+    deadline = time.monotonic() + _ECHO_S
+    while time.monotonic() < deadline and engine.running:
+        cause = find_cause(engine.results)
+        if cause is not None and not _is_echo(cause):
+            return
+        engine.poll()
+        time.sleep(_POLL_S)
+
+
+def _tell(watcher: Watcher, results: Sequence[WorkerResult], told: set[int]) -> None:
+    for result in results:
+        if result.worker not in told:
+            told.add(result.worker)
+            watcher.worker_ended(result)
+
+
+def _conclude(results: tuple[WorkerResult, ...], request: StopRequest, wall_s: float) -> JobResult:
+    cause = find_cause(results)
+    if request.number is not None:
+        status, reason = "interrupted", f"the launcher got {signal.Signals(request.number).name}"
+    elif cause is not None:
+        status, reason = "failed", f"worker {cause.worker}: {cause.reason}"
+    else:
+        status, reason = "done", "all workers ended"
+    return JobResult(
+        status=status,
+        reason=reason,
+        wall_s=wall_s,
+        workers=results,
+        cause=cause,
+        interrupted_by=request.number,
+    )

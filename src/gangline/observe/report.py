@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words and tables of the report, as data: whoever prints them decides how they look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gangline.observe.summary import RunSummary, ViewSummary, WorkerSummary
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Columns of text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def headline(summary: RunSummary) -> list[str]:
+    """The run in three lines: what it did, how fast, how well."""
+    return [
+        f"{_name(summary)}: {summary.status}{_because(summary.reason)}, "
+        f"{_count(len(summary.workers), 'worker')}, {_count(summary.num_steps, 'step')}, "
+        f"{_count(summary.num_epochs, 'epoch')}, {summary.samples} samples "
+        f"in {seconds(summary.wall_s)}",
+        *_speed_lines(summary),
+    ]
+
+
+def _name(summary: RunSummary) -> str:
+    return summary.run or "run"
+
+
+def _because(reason: str) -> str:
+    return f" ({reason})" if reason else ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _speed_lines(summary: RunSummary) -> list[str]:
+    if summary.throughput is None:
+        return ["no step was finished: there is nothing to measure"]
+    skipped = summary.skipped_steps
+    without = f", without steps {skipped[0]} to {skipped[1]}" if skipped else ""
+    lines = [
+        f"throughput {number(summary.throughput)} samples/s; step {seconds(summary.step_median_s)} "
+        f"(median), {seconds(summary.step_p90_s)} (90 %), over "
+        f"{_count(summary.num_steady_steps, 'step')}{without}"
+    ]
+    if summary.efficiency is not None:
+        lines.append(
+            f"efficiency {percent(summary.efficiency)} of the compute-only optimum "
+            f"({seconds(summary.optimum_s)} per step, from {summary.optimum_basis})"
+        )
+    return lines
+
+
+def worker_table(summary: RunSummary) -> Table:
+    """One row per worker: where its time goes, per steady step."""
+    is_paced = any(worker.pacing for worker in summary.workers)
+    columns = ("worker", "node", "share", "compute", "data", "exchange", "wait", "update", "other")
+    return Table(
+        title="milliseconds per step",
+        columns=(*columns, "speed", "asked") if is_paced else columns,
+        rows=[_worker_row(worker, is_paced=is_paced) for worker in summary.workers],
+    )
+
+
+def _worker_row(worker: WorkerSummary, *, is_paced: bool) -> tuple[str, ...]:
+    spent, num_steps = worker.spent, worker.num_steady_steps
+    times = (spent.compute_s, spent.data_s, spent.exchange_s, spent.wait_s, spent.update_s)
+    row = (
+        str(worker.worker),
+        worker.node or "-",
+        number(worker.share),
+        *(_milliseconds(time, num_steps) for time in (*times, spent.other_s)),
+    )
+    if not is_paced:
+        return row
+    if worker.pacing is None:
+        return (*row, "-", "-")
+    return (*row, f"{worker.pacing.achieved:.3g}", f"{worker.pacing.asked:.3g}")
+
+
+def _milliseconds(time_s: float, num_steps: int) -> str:
+    """Three digits, and nothing below a microsecond."""
+    return number(round(time_s / num_steps * 1e3, 3)) if num_steps else "-"
+
+
+def waiting_lines(summary: RunSummary) -> list[str]:
+    """How much time was lost waiting, and because of whom, worst first."""
+    if summary.wait_fraction is None or len(summary.workers) < 2:
+        return []
+    lines = [
+        f"lost waiting: {seconds(summary.wait_s)} of all workers' time "
+        f"({percent(summary.wait_fraction)})"
+    ]
+    guilty = sorted(summary.workers, key=lambda worker: (-worker.caused_wait_s, worker.worker))
+    lines += [
+        f"for worker {worker.worker}{f' ({worker.node})' if worker.node else ''}: "
+        f"{seconds(worker.caused_wait_s)}, last in {worker.waited_for_steps} of "
+        f"{_count(summary.num_steady_steps, 'step')}"
+        for worker in guilty
+        if worker.caused_wait_s > 0
+    ]
+    return lines
+
+
+def view_table(summary: RunSummary) -> Table:
+    """What was allocated, why, and what came of it."""
+    return Table(
+        title="allocations",
+        columns=("view", "from step", "shares", "samples/s", "efficiency", "reason"),
+        rows=[_view_row(view) for view in summary.views],
+    )
+
+
+def _view_row(view: ViewSummary) -> tuple[str, ...]:
+    return (
+        str(view.view),
+        str(view.step),
+        _shares(view.shares),
+        number(view.throughput),
+        percent(view.efficiency),
+        view.reason or "-",
+    )
+
+
+def _shares(shares: Sequence[int], *, limit: int = 8) -> str:
+    shown = " ".join(str(share) for share in shares[:limit])
+    return shown if len(shares) <= limit else f"{shown} … ({len(shares)} workers)"
+
+
+def decision_lines(summary: RunSummary) -> list[str]:
+    """Each decision with its reason and numbers."""
+    lines = []
+    for decision in summary.decisions:
+        numbers = ", ".join(f"{name} {number(value)}" for name, value in decision.numbers.items())
+        because = f": {decision.reason}" if decision.reason else ""
+        lines.append(
+            f"after {seconds(decision.at_s)}, {decision.what}{because}"
+            f"{f' [{numbers}]' if numbers else ''}"
+        )
+    return lines
+
+
+def exit_lines(summary: RunSummary) -> list[str]:
+    """How workers ended that did not end well."""
+    return [
+        f"worker {worker.worker}: {worker.exit}"
+        for worker in summary.workers
+        if worker.exit and not worker.exit.startswith("exit code 0")
+    ]
+
+
+def seconds(value: float | None) -> str:
+    """A duration with three digits and a fitting unit."""
+    if value is None:
+        return "-"
+    if abs(value) >= 120:
+        return f"{value / 60:.1f} min"
+    if abs(value) >= 1:
+        return f"{value:.3g} s"
+    if abs(value) >= 1e-3 or value == 0:
+        return f"{value * 1e3:.3g} ms"
+    return f"{value * 1e6:.3g} µs"
+
+
+def number(value: float | None) -> str:
+    """A number with three digits, or all before the point."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def percent(value: float | None) -> str:
+    """A fraction as a whole percentage."""
+    return "-" if value is None else f"{value * 100:.0f} %"

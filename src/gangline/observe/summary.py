@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the report says about a run, as data: this is also what `gangline report --json` prints.
+
+Times are in seconds. Where a number could not be known, it is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class TimeSpent(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a worker's time went, over the steady steps."""
+
+    compute_s: float = 0.0
+    data_s: float = 0.0
+    exchange_s: float = 0.0
+    """The exchange itself."""
+    wait_s: float = 0.0
+    """In the exchange, until the last worker was ready."""
+    update_s: float = 0.0
+    other_s: float = 0.0
+    """What the loop did between its optimizer step and the next batch."""
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.busy_s + self.exchange_s + self.wait_s + self.other_s
+
+    @property
+    def busy_s(self) -> float:
+        """What the worker did for its own share: data, computing, updating."""
+        return self.compute_s + self.data_s + self.update_s
+
+
+class Pacing(msgspec.Struct, frozen=True, kw_only=True):
+    """How well an emulated worker hit its speed."""
+
+    asked: float
+    achieved: float
+    slept_s: float
+
+
+class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker's part in the run."""
+
+    worker: int
+    node: str
+    device: str
+    num_steps: int
+    num_steady_steps: int
+    samples: int
+    share: float | None
+    """The median of its samples per steady step."""
+    spent: TimeSpent
+    fixed_s: float | None
+    per_sample_s: float | None
+    pacing: Pacing | None
+    waited_for_steps: int
+    """In how many steady steps it was ready last."""
+    caused_wait_s: float
+    """How long all others together waited for it."""
+    exit: str
+    """How its process ended, where the log says so."""
+
+
+class ViewSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one allocation."""
+
+    view: int
+    step: int
+    members: list[int]
+    shares: list[int]
+    reason: str
+    num_steps: int
+    """Steady steps in this view."""
+    throughput: float | None
+    efficiency: float | None
+
+
+class DecisionSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was decided, and why."""
+
+    at_s: float
+    """Since the start of the run."""
+    what: str
+    reason: str
+    numbers: Mapping[str, float | None]
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the report says."""
+
+    run: str
+    status: str
+    """`done`, `failed`, `interrupted`, or `unknown`: still running, or killed."""
+    reason: str
+    num_steps: int
+    num_epochs: int
+    samples: int
+    wall_s: float
+    skipped_steps: list[int]
+    """First and last step of the warm-up, which the steady state leaves out; empty for none."""
+    num_steady_steps: int
+    throughput: float | None
+    """Samples per second, over the steady steps."""
+    step_median_s: float | None
+    step_p90_s: float | None
+    efficiency: float | None
+    """Compute-only optimum over measured time, over the steady steps."""
+    optimum_s: float | None
+    """The compute-only optimum of a step of median size."""
+    optimum_basis: str
+    """What is known of the workers' costs, in words."""
+    wait_s: float
+    """Time lost waiting, of all workers together."""
+    wait_fraction: float | None
+    """Its part of all workers' time."""
+    workers: list[WorkerSummary]
+    views: list[ViewSummary]
+    decisions: list[DecisionSummary]
+    warnings: list[str]

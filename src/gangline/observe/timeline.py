@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sorts the events of a run into steps: what each worker did in each, and who was ready last.
+
+Nothing here compares the clocks of two workers. Who waited, and for whom, follows from durations:
+the exchange ends for all at once, so the worker that was ready last saw the shortest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from gangline.spec.event import (
+    AnyEvent,
+    Decision,
+    EpochDone,
+    EventsLost,
+    LogOpened,
+    PacingMeasured,
+    RunEnded,
+    RunStarted,
+    StepDone,
+    ViewAdopted,
+    WorkerEnded,
+    WorkerReady,
+)
+
+_LONGEST_S = 1e9
+_MOST_SAMPLES = 1 << 48
+_LATEST_T = 1e12
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One optimizer update, as all workers that took part in it saw it."""
+
+    number: int
+    records: Mapping[int, StepDone]
+    """By worker; at least one."""
+    elapsed_s: Mapping[int, float]
+    """How long the step took each worker, with what its loop did after the update."""
+    exchange_s: float
+    """The exchange itself: what it took once everybody was ready."""
+    last_worker: int
+    """Who was ready last: the worker that the others waited for."""
+
+    @property
+    def view(self) -> int:
+        """The view that cut the step's batch."""
+        return next(iter(self.records.values())).view
+
+    @property
+    def samples(self) -> int:
+        """The samples of all workers."""
+        return sum(record.samples for record in self.records.values())
+
+    def wait_s(self, worker: int) -> float:
+        """How long a worker waited for slower ones."""
+        return self.records[worker].exchange_s - self.exchange_s
+
+
+class Timeline(msgspec.Struct, kw_only=True):
+    """The events of a run, by what they are about."""
+
+    run: str = ""
+    started: RunStarted | None = None
+    ended: RunEnded | None = None
+    first_t: float | None = None
+    last_t: float | None = None
+    steps: list[Step] = []
+    epochs: set[int] = set()
+    """The epochs that were finished."""
+    views: dict[int, ViewAdopted] = {}
+    decisions: list[Decision] = []
+    ready: dict[int, WorkerReady] = {}
+    pacing: dict[int, PacingMeasured] = {}
+    """The last word of each emulated worker: it covers the whole run."""
+    exits: dict[int, WorkerEnded] = {}
+    losses: list[EventsLost] = []
+    num_implausible: int = 0
+    """Steps that were left out because no clock can have measured their times."""
+
+    @property
+    def workers(self) -> list[int]:
+        """Everybody who was expected or seen."""
+        seen = {worker for step in self.steps for worker in step.records}
+        for view in self.views.values():
+            seen.update(view.members)
+        if self.started is not None:
+            seen.update(range(len(self.started.nodes)))
+        return sorted(seen.union(self.ready, self.pacing, self.exits))
+
+    def members_of(self, step: Step) -> frozenset[int]:
+        """Who should have taken part in a step."""
+        view = self.views.get(step.view)
+        return frozenset(step.records if view is None else view.members)
+
+    def is_complete(self, step: Step) -> bool:
+        """Whether everybody's part of a step is in the logs."""
+        return self.members_of(step) <= step.records.keys()
+
+
+def build_timeline(events: Iterable[AnyEvent]) -> Timeline:
+    """Sorts events, which may come in any order that keeps each worker's own."""
+    timeline = Timeline()
+    records: dict[int, dict[int, StepDone]] = {}
+    for event in events:
+        _extend(timeline, event.t)
+        if not isinstance(event, StepDone):
+            _place(timeline, event)
+        elif _is_plausible(event):
+            # A step that was tried again counts as it went the last time.
+            records.setdefault(event.step, {})[event.worker] = event
+        else:
+            timeline.num_implausible += 1
+    timeline.steps = _steps_of(records)
+    return timeline
+
+
+def _extend(timeline: Timeline, t: float) -> None:
+    if abs(t) < _LATEST_T:
+        timeline.first_t = t if timeline.first_t is None else min(t, timeline.first_t)
+        timeline.last_t = t if timeline.last_t is None else max(t, timeline.last_t)
+
+
+def _place(timeline: Timeline, event: AnyEvent) -> None:
+    match event:
+        case LogOpened():
+            timeline.run = timeline.run or event.run
+        case RunStarted():
+            timeline.started = event
+        case RunEnded():
+            timeline.ended = event
+        case ViewAdopted():
+            timeline.views.setdefault(event.view, event)
+        case Decision():
+            _add_decision(timeline.decisions, event)
+        case WorkerReady():
+            timeline.ready[event.worker] = event
+        case PacingMeasured():
+            timeline.pacing[event.worker] = event
+        case WorkerEnded():
+            timeline.exits[event.worker] = event
+        case EventsLost():
+            timeline.losses.append(event)
+        case EpochDone():
+            timeline.epochs.add(event.epoch)
+
+
+def _add_decision(decisions: list[Decision], event: Decision) -> None:
+    """Keeps one copy of what every worker decided for itself, alike."""
+    same = (event.what, event.reason, event.numbers)
+    if not any((old.what, old.reason, old.numbers) == same for old in decisions):
+        decisions.append(event)
+
+
+def _is_plausible(event: StepDone) -> bool:
+    times = (event.compute_s, event.data_s, event.exchange_s, event.update_s)
+    return (
+        all(0 <= time < _LONGEST_S for time in times)
+        and 0 <= event.samples < _MOST_SAMPLES
+        and abs(event.t) < _LATEST_T
+    )
+
+
+def _steps_of(records: Mapping[int, Mapping[int, StepDone]]) -> list[Step]:
+    nobody: Mapping[int, StepDone] = {}
+    return [
+        _step(number, records[number], before=records.get(number - 1, nobody))
+        for number in sorted(records)
+    ]
+
+
+def _step(number: int, records: Mapping[int, StepDone], *, before: Mapping[int, StepDone]) -> Step:
+    last = min(records.values(), key=lambda record: (record.exchange_s, record.worker))
+    return Step(
+        number=number,
+        records=records,
+        elapsed_s={w: _elapsed_s(record, before.get(w)) for w, record in records.items()},
+        exchange_s=last.exchange_s,
+        last_worker=last.worker,
+    )
+
+
+def accounted_s(record: StepDone) -> float:
+    """The parts of a step that its worker measured."""
+    return record.data_s + record.compute_s + record.exchange_s + record.update_s
+
+
+def _elapsed_s(record: StepDone, before: StepDone | None) -> float:
+    """From the end of the step before to the end of this one.
+
+    Between epochs, where there may be validation or a checkpoint, only the measured parts count;
+    also where a clock was set back.
+    """
+    measured = accounted_s(record)
+    if before is None or before.epoch != record.epoch:
+        return measured
+    return max(measured, record.t - before.t)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's line to the coordinator: two threads beside the training loop, which never waits for it.
+
+The coordinator may go away and come back: training goes on, and the line is taken up again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from gangline.runtime.messages import (
+    MAX_MESSAGE_BYTES,
+    FromCoordinator,
+    FromWorker,
+    Gathered,
+    Goodbye,
+    Hello,
+    Ping,
+    Pong,
+    Refused,
+    ViewPublished,
+    decode_from_coordinator,
+    encode,
+)
+from gangline.spec.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gangline.spec.view import View
+
+T = TypeVar("T")
+
+_PING_INTERVAL_S = 1.0
+_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_UNAUTHORISED = (401, 403)
+
+
+class ControlClient:
+    """Sends what the worker measures, keeps what the coordinator publishes."""
+
+    def __init__(self, find_url: Callable[[], str], *, token: str, hello: Hello) -> None:
+        self._find_url = find_url
+        self._token = token
+        self._hello = hello
+        self._outgoing: queue.SimpleQueue[FromWorker | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._connection: ClientConnection | None = None
+        self._is_closed = False
+        self._gathered: Gathered | None = None
+        self._views: dict[int, View] = {}
+        self._refusal: str | None = None
+        self._latency_s = 0.0
+        self._threads = [
+            threading.Thread(target=self._receive, name="gangline-control-in", daemon=True),
+            threading.Thread(target=self._send, name="gangline-control-out", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # --- for the training loop -------------------------------------------------------------------
+
+    def send(self, message: FromWorker) -> None:
+        """Queues a message; never waits. What cannot be sent while the line is down is dropped."""
+        self._outgoing.put(message)
+
+    @property
+    def latency_s(self) -> float:
+        """The last round trip to the coordinator."""
+        return self._latency_s
+
+    @property
+    def newest_view(self) -> int:
+        """The number of the newest view that this worker holds, -1 if none."""
+        return max(self._views, default=-1)
+
+    def view(self, number: int) -> View:
+        """A view that this worker holds."""
+        return self._views[number]
+
+    def wait_gathered(self, timeout_s: float) -> Gathered:
+        """Waits until all workers of the job have come."""
+        return self._wait(lambda: self._gathered, timeout_s, "the other workers")
+
+    def wait_view(self, timeout_s: float) -> View:
+        """Waits for the first view."""
+        return self._wait(
+            lambda: self._views.get(self.newest_view), timeout_s, "the coordinator's first view"
+        )
+
+    def close(self, reason: str = "done") -> None:
+        """Says goodbye and ends both threads."""
+        self._outgoing.put(Goodbye(reason=reason))
+        self._outgoing.put(None)
+        if self._connection is not None:
+            self._threads[1].join(1.0)
+        self._is_closed = True
+        with self._changed:
+            connection = self._connection
+            self._changed.notify_all()
+        if connection is not None:
+            connection.close()
+        self._threads[0].join(2.0)
+
+    # --- threads ---------------------------------------------------------------------------------
+
+    def _wait(self, find: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                if self._refusal is not None:
+                    raise LaunchError(f"the coordinator refused this worker: {self._refusal}")
+                found = find()
+                if found is not None:
+                    return found
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise LaunchError(
+                        f"waited {timeout_s:.0f} s for {what}, in vain: look whether all workers and "
+                        "the coordinator are running (`gangline status`)"
+                    )
+                self._changed.wait(left)
+
+    def _receive(self) -> None:
+        attempt = 0
+        while not self._is_closed and self._refusal is None:
+            try:
+                with self._connect() as connection:
+                    self._announce(connection)
+                    attempt = 0
+                    for payload in connection:
+                        if isinstance(payload, bytes):
+                            self._take(decode_from_coordinator(payload))
+            except InvalidStatus as error:
+                if error.response.status_code in _UNAUTHORISED:
+                    self._refuse("its token is not that of the run")
+            except (OSError, WebSocketException, msgspec.DecodeError, LaunchError):
+                pass  # the coordinator is away, or talks nonsense: try again
+            with self._changed:
+                self._connection = None
+                if not self._is_closed:
+                    self._changed.wait(_RETRY_S[min(attempt, len(_RETRY_S) - 1)])
+            attempt += 1
+
+    def _connect(self) -> ClientConnection:
+        return connect(
+            f"{self._find_url()}/ws/worker",
+            additional_headers={"Authorization": f"Bearer {self._token}"},
+            max_size=MAX_MESSAGE_BYTES,
+            open_timeout=10,
+            close_timeout=1,
+            compression=None,
+            proxy=None,
+        )
+
+    def _announce(self, connection: ClientConnection) -> None:
+        connection.send(encode(self._hello))
+        with self._changed:
+            self._connection = connection
+            self._changed.notify_all()
+
+    def _take(self, message: FromCoordinator) -> None:
+        match message:
+            case Pong(sent_s=sent_s):
+                self._latency_s = time.perf_counter() - sent_s
+                return
+            case Refused(reason=reason):
+                self._refuse(reason)
+                return
+        with self._changed:
+            if isinstance(message, Gathered):
+                self._gathered = message
+            elif isinstance(message, ViewPublished):
+                self._views[message.view.number] = message.view
+            self._changed.notify_all()
+
+    def _refuse(self, reason: str) -> None:
+        with self._changed:
+            self._refusal = reason
+            self._changed.notify_all()
+
+    def _send(self) -> None:
+        pinged_s = 0.0
+        while True:
+            messages: list[FromWorker] = []
+            try:
+                message = self._outgoing.get(timeout=_PING_INTERVAL_S)
+                if message is None:
+                    return
+                messages.append(message)
+            except queue.Empty:
+                pass
+            if time.perf_counter() - pinged_s > _PING_INTERVAL_S:
+                pinged_s = time.perf_counter()
+                messages.append(Ping(sent_s=pinged_s))
+            connection = self._await_connection()
+            if connection is not None:
+                with contextlib.suppress(OSError, WebSocketException):
+                    # If it fails, the receiving thread notices too, and connects again.
+                    for message in messages:
+                        connection.send(encode(message))
+
+    def _await_connection(self) -> ClientConnection | None:
+        with self._changed:
+            while self._connection is None and not self._is_closed and self._refusal is None:
+                self._changed.wait()
+            return self._connection

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What workers and the coordinator say to each other: msgpack over one WebSocket per worker.
+
+The training loop never waits for an answer while it trains: measurements go out, views come in, and
+the workers agree among themselves when a view takes effect.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gangline.spec.address import WireAddress
+from gangline.spec.view import View
+
+PROTOCOL_VERSION = 1
+MAX_MESSAGE_BYTES = 1 << 20
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """What all messages have: a kind."""
+
+
+# --- from a worker ---------------------------------------------------------------------------------
+
+
+class Hello(Message, tag="hello"):
+    """The first message of a connection."""
+
+    protocol: int
+    run: str
+    worker: int
+    host: str
+    pid: int
+    address: WireAddress
+    """Where this worker's peers reach it."""
+
+
+class Ready(Message, tag="ready"):
+    """The worker has prepared its model and waits for its first view."""
+
+    global_batch: int
+    minimum: int
+    allocation: str
+    shares: tuple[float, ...] | None
+    """Fixed shares, in any unit, one per worker; None leaves them to the allocation."""
+    max_samples: int | None
+    """The most samples this worker can hold at once."""
+    seed: int
+
+
+class Measured(Message, tag="measured"):
+    """What one step cost this worker."""
+
+    step: int
+    view: int
+    samples: int
+    compute_s: float
+
+
+class Metrics(Message, tag="metrics"):
+    """What this worker measured of itself lately."""
+
+    operations_per_s: float
+    memory_bytes: float
+    latency_s: float
+
+
+class Ping(Message, tag="ping"):
+    """Asks for an echo, to measure the way to the coordinator and back."""
+
+    sent_s: float
+
+
+class Goodbye(Message, tag="goodbye"):
+    """The worker leaves on purpose."""
+
+    reason: str
+
+
+# --- from the coordinator --------------------------------------------------------------------------
+
+
+class Gathered(Message, tag="gathered"):
+    """All expected workers are there: this is how they reach each other, in rank order."""
+
+    members: tuple[int, ...]
+    addresses: tuple[WireAddress, ...]
+
+
+class ViewPublished(Message, tag="view_published"):
+    """There is a new view. The members agree by themselves from which step on it holds."""
+
+    view: View
+
+
+class Pong(Message, tag="pong"):
+    """The echo of a ping."""
+
+    sent_s: float
+
+
+class Refused(Message, tag="refused"):
+    """The coordinator will not have this worker, or what it asked for; the reason is for people."""
+
+    reason: str
+
+
+FromWorker = Hello | Ready | Measured | Metrics | Ping | Goodbye
+FromCoordinator = Gathered | ViewPublished | Pong | Refused
+
+_from_worker = msgspec.msgpack.Decoder(FromWorker)
+_from_coordinator = msgspec.msgpack.Decoder(FromCoordinator)
+
+
+def encode(message: FromWorker | FromCoordinator) -> bytes:
+    """The message as it travels."""
+    return msgspec.msgpack.encode(message)
+
+
+def decode_from_worker(payload: bytes) -> FromWorker:
+    """A worker's message; anything else raises `msgspec.DecodeError`."""
+    return _from_worker.decode(payload)
+
+
+def decode_from_coordinator(payload: bytes) -> FromCoordinator:
+    """The coordinator's message; anything else raises `msgspec.DecodeError`."""
+    return _from_coordinator.decode(payload)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This process's place in a job: which worker it is, and where the coordinator is found."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from gangline.eventlog import NullWriter
+from gangline.runtime.environment import TorchRun
+from gangline.spec.announcement import read_announcement
+from gangline.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gangline.runtime.coordinator import CoordinatorServer
+    from gangline.spec.launch import Launch
+
+_STORE_KEY = "coordinator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Who this worker is, and how it gets in touch."""
+
+    launcher: str
+    """`gangline`, `torchrun` or `none`."""
+    run: str
+    worker: int = 0
+    workers: int = 1
+    find_coordinator: Callable[[], str] | None = None
+    """The coordinator's address, looked up anew whenever it is needed; None for a job of one."""
+    token: str = ""
+    run_dir: str | None = None
+    speed: float = 1.0
+    shares: tuple[float, ...] | None = None
+    transport: str | None = None
+    allocation: str | None = None
+    own_coordinator: CoordinatorServer | None = field(default=None, repr=False)
+    """Under torchrun the first worker serves the coordinator itself."""
+
+
+def place_of(launch: Launch | TorchRun | None, *, timeout_s: float) -> Place:
+    """The place that a launcher gave this process."""
+    if launch is None:
+        return Place(launcher="none", run="local")
+    if isinstance(launch, TorchRun):
+        return _place_of_torchrun(launch, timeout_s=timeout_s)
+    return Place(
+        launcher="gangline",
+        run=launch.run,
+        worker=launch.worker,
+        workers=launch.workers,
+        find_coordinator=lambda: read_announcement(Path(launch.run_dir)).url,
+        token=_read_token(Path(launch.token_file)),
+        run_dir=launch.run_dir,
+        speed=launch.speed,
+        shares=launch.shares,
+        transport=launch.transport,
+        allocation=launch.allocation,
+    )
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise UsageError(f"cannot read the run's token file {path}: {error.strerror}") from error
+
+
+def _place_of_torchrun(launch: TorchRun, *, timeout_s: float) -> Place:
+    if launch.workers == 1:
+        return Place(launcher="torchrun", run=launch.run)
+    store = PrefixStore(
+        f"gangline/{launch.attempt}",
+        TCPStore(
+            launch.host,
+            launch.port,
+            is_master=launch.worker == 0 and not launch.agent_serves_store,
+            timeout=timedelta(seconds=timeout_s),
+            wait_for_workers=False,
+        ),
+    )
+    server = None
+    if launch.worker == 0:
+        # Only here, so that the other workers do not carry a web server in their memory.
+        from gangline.runtime.coordinator import CoordinatorServer, Hub
+
+        hub = Hub(run=launch.run, expected_workers=launch.workers, events=NullWriter())
+        token = secrets.token_urlsafe(32)
+        server = CoordinatorServer(hub, token=token, host=_host_to_serve(launch.host))
+        server.start()
+        store.set(_STORE_KEY, f"{server.url} {token}")
+    url, token = store.get(_STORE_KEY).decode().split()
+    return Place(
+        launcher="torchrun",
+        run=launch.run,
+        worker=launch.worker,
+        workers=launch.workers,
+        find_coordinator=lambda: url,
+        token=token,
+        own_coordinator=server,
+    )
+
+
+def _host_to_serve(master: str) -> str:
+    return "127.0.0.1" if master == "localhost" else master

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime's twin under a virtual clock: simulated workers, the same decisions, the same log."""
+
+from gangline.simulation.replay import replay as replay
+from gangline.simulation.run import SimulatedStep as SimulatedStep
+from gangline.simulation.run import SimulationResult as SimulationResult
+from gangline.simulation.run import simulate as simulate
+from gangline.simulation.scenario import Scenario as Scenario

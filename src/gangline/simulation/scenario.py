@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file that describes a simulated cluster: a cluster file, with what a simulator must know.
+
+    exchange_s = 0.002
+
+    [[nodes]]
+    name = "desk"
+    speed = 1.0
+
+    [[nodes]]
+    name = "laptop"
+    speed = 0.2
+    workers = 2
+    noise = 0.13
+    throttles = [{ from_step = 150, to_step = 300, factor = 3.0 }]
+
+A plain cluster file (name, speed, workers) is a scenario as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from gangline.control import WorkersJoined
+from gangline.simulation.workers import SimulatedWorkers, Slowdown
+from gangline.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Throttle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A time during which a node is slower (or, with a factor below 1, faster)."""
+
+    from_step: int
+    to_step: int
+    """The first step that is as before."""
+    factor: float
+    """How many times as long a step takes."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.from_step < self.to_step and 0 < self.factor < math.inf):
+            raise UsageError(
+                f"a throttle lasts from a step to a later one and has a factor above 0, not "
+                f"from_step = {self.from_step}, to_step = {self.to_step}, factor = {self.factor}"
+            )
+
+
+class SimulatedNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One machine."""
+
+    name: str
+    speed: float = 1.0
+    """Relative to a worker with the scenario's `fixed_s` and `per_sample_s`."""
+    workers: int = 1
+    fixed_s: float | None = None
+    """Seconds of a step however small; None: by `speed`."""
+    per_sample_s: float | None = None
+    """Seconds of one sample; None: by `speed`."""
+    noise: float | None = None
+    """Relative spread of step times; None: the scenario's."""
+    drift: float = 0.0
+    """By what fraction a step gets longer from one to the next."""
+    pause_probability: float = 0.0
+    pause_s: float = 0.0
+    """How long a step is interrupted, with that probability."""
+    max_samples: int | None = None
+    """The greatest share that fits into memory."""
+    memory_bytes: float = 1e9
+    """Memory in use (`kqv`)."""
+    latency_s: float = 0.001
+    """Round trip to the coordinator (`kqv`)."""
+    throttles: tuple[Throttle, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, value, is_good, expected in (
+            ("speed", self.speed, 0 < self.speed < math.inf, "above 0"),
+            ("workers", self.workers, self.workers >= 1, "at least 1"),
+            ("fixed_s", self.fixed_s, 0 <= (self.fixed_s or 0) < math.inf, "0 or more"),
+            ("per_sample_s", self.per_sample_s, _is_above_0(self.per_sample_s), "above 0"),
+            ("noise", self.noise, 0 <= (self.noise or 0) < 10, "from 0 to below 10"),
+            ("drift", self.drift, -1 < self.drift < 1, "between -1 and 1"),
+            ("pause_s", self.pause_s, 0 <= self.pause_s < math.inf, "0 or more"),
+            ("pause_probability", self.pause_probability, 0 <= self.pause_probability <= 1, "0…1"),
+            ("max_samples", self.max_samples, _is_above_0(self.max_samples), "at least 1"),
+            ("memory_bytes", self.memory_bytes, 0 <= self.memory_bytes < math.inf, "0 or more"),
+            ("latency_s", self.latency_s, 0 <= self.latency_s < math.inf, "0 or more"),
+        ):
+            if not is_good:
+                raise UsageError(f"node {self.name!r}: {name} must be {expected}, not {value}")
+
+
+def _is_above_0(value: float | None) -> bool:
+    return value is None or 0 < value < math.inf
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cluster, and what happens to it."""
+
+    nodes: tuple[SimulatedNode, ...]
+    fixed_s: float = 0.002
+    """Seconds of a step however small, of a worker with speed 1."""
+    per_sample_s: float = 0.0002
+    """Seconds of one sample, of a worker with speed 1."""
+    noise: float = 0.05
+    """Relative spread of step times, where a node does not say."""
+    exchange_s: float = 0.0
+    """The exchange of the gradients, after the slowest worker."""
+    update_s: float = 0.0
+    """The optimizer's step."""
+    first_step_factors: tuple[float, ...] = ()
+    """How much longer the first steps take."""
+    view_lag_steps: int = 2
+    """Steps from the one after which a view is published to the first that is cut by it."""
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise UsageError("a cluster needs at least one node ([[nodes]] in the file)")
+        times = Counter(node.name for node in self.nodes)
+        twice = sorted(name for name, count in times.items() if count > 1)
+        if twice:
+            raise UsageError(f"node names must differ; used more than once: {', '.join(twice)}")
+        SimulatedNode(
+            name="(defaults)",
+            fixed_s=self.fixed_s,
+            per_sample_s=self.per_sample_s,
+            noise=self.noise,
+        )
+        if min(self.exchange_s, self.update_s) < 0 or min(self.first_step_factors, default=1) <= 0:
+            raise UsageError(
+                "exchange_s and update_s must be 0 or more, first_step_factors above 0, not "
+                f"{self.exchange_s}, {self.update_s} and {list(self.first_step_factors)}"
+            )
+        if self.view_lag_steps < 1:
+            raise UsageError(f"view_lag_steps must be at least 1, not {self.view_lag_steps}")
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Scenario:
+        """Reads a scenario or cluster file; every mistake in it is named."""
+        try:
+            return msgspec.toml.decode(path.read_bytes(), type=cls)
+        except OSError as error:
+            raise UsageError(f"cannot read the cluster file {path}: {error.strerror}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"the cluster file {path} is not usable: {error}") from error
+
+    @property
+    def worker_nodes(self) -> tuple[SimulatedNode, ...]:
+        """The node of each worker, in worker order."""
+        return tuple(node for node in self.nodes for _ in range(node.workers))
+
+    def founders(self, *, global_batch: int) -> WorkersJoined:
+        """All workers, joining. Their speeds are for the run to find out."""
+        nodes = self.worker_nodes
+        return WorkersJoined(
+            workers=tuple(range(len(nodes))),
+            max_samples=tuple(node.max_samples or global_batch for node in nodes),
+        )
+
+    def simulated_workers(self) -> SimulatedWorkers:
+        """The workers that this scenario is about."""
+        nodes = self.worker_nodes
+        fixed = [_given(n.fixed_s, self.fixed_s / n.speed) for n in nodes]
+        per_sample = [_given(n.per_sample_s, self.per_sample_s / n.speed) for n in nodes]
+        return SimulatedWorkers(
+            fixed_s=np.array(fixed),
+            per_sample_s=np.array(per_sample),
+            noise=np.array([_given(n.noise, self.noise) for n in nodes]),
+            log_drift=np.log1p([n.drift for n in nodes]),
+            pause_probability=np.array([n.pause_probability for n in nodes]),
+            pause_s=np.array([n.pause_s for n in nodes]),
+            slowdowns=self._slowdowns(),
+            first_step_factors=self.first_step_factors,
+        )
+
+    def _slowdowns(self) -> tuple[Slowdown, ...]:
+        found = []
+        first = 0
+        for node in self.nodes:
+            workers = np.arange(first, first + node.workers)
+            first += node.workers
+            found += [
+                Slowdown(
+                    workers=workers,
+                    from_step=throttle.from_step,
+                    to_step=throttle.to_step,
+                    factor=throttle.factor,
+                )
+                for throttle in node.throttles
+            ]
+        return tuple(found)
+
+
+def _given(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated workers: how long each of them takes for a step, all at once.
+
+t = (a + b·n)·slowdown(step)·exp(σ·z) + pause,   z standard normal
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline.planning.bounds import Floats, Shares
+
+
+class Slowdown(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Some workers take `factor` times as long from one step to before another."""
+
+    workers: NDArray[np.int64]
+    from_step: int
+    to_step: int
+    factor: float
+
+
+class SimulatedWorkers(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What is true of each worker; one entry per worker in each array."""
+
+    fixed_s: Floats
+    """a, at the start"""
+    per_sample_s: Floats
+    """b, at the start"""
+    noise: Floats
+    """σ"""
+    log_drift: Floats
+    """The logarithm of how many times as long a step takes as the one before it."""
+    pause_probability: Floats
+    """How likely a step is interrupted."""
+    pause_s: Floats
+    """How long it is then interrupted."""
+    slowdowns: tuple[Slowdown, ...] = ()
+    first_step_factors: tuple[float, ...] = ()
+    """How much longer the first steps take: memory is allocated, kernels are chosen."""
+
+    def slowdown(self, step: int) -> Floats:
+        """How many times as long as at the start each worker takes."""
+        factor = np.exp(self.log_drift * step)
+        for slow in self.slowdowns:
+            if slow.from_step <= step < slow.to_step:
+                factor[slow.workers] *= slow.factor
+        return factor
+
+    def compute_s(
+        self, samples: Shares, *, step: int, slowdown: Floats, rng: np.random.Generator
+    ) -> Floats:
+        """The measured time of each worker's step of `samples`."""
+        count = len(samples)
+        time = (self.fixed_s + self.per_sample_s * samples) * slowdown
+        time = time * np.exp(self.noise * rng.standard_normal(count))
+        if step < len(self.first_step_factors):
+            time = time * self.first_step_factors[step]
+        if self.pause_probability.any():
+            time = time + self.pause_s * (rng.random(count) < self.pause_probability)
+        return time

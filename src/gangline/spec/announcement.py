@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run's coordinator is found: a small file in the run folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from gangline.spec.errors import LaunchError
+
+_FILE_NAME = "coordinator.json"
+
+
+class Announcement(msgspec.Struct, frozen=True, kw_only=True):
+    """A running coordinator."""
+
+    run: str
+    url: str
+    pid: int
+
+    @staticmethod
+    def path_in(run_dir: Path) -> Path:
+        return run_dir / _FILE_NAME
+
+    def write(self, run_dir: Path) -> None:
+        """Puts the file there in one piece, so that nobody reads half of it."""
+        path = self.path_in(run_dir)
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_bytes(msgspec.json.encode(self))
+        partial.replace(path)
+
+
+def read_announcement(run_dir: Path) -> Announcement:
+    """Where the run's coordinator says it is; raises LaunchError where it has not said so (yet)."""
+    path = Announcement.path_in(run_dir)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Announcement)
+    except OSError as error:
+        raise LaunchError(
+            f"no coordinator has announced itself in {path} ({error.strerror})"
+        ) from error
+    except msgspec.DecodeError as error:
+        raise LaunchError(f"{path} is not a coordinator's announcement: {error}") from error

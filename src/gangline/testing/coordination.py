@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A coordinator as a thread of the test process."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from gangline.engines.coordination import write_token
+from gangline.eventlog import EventWriter, log_path
+from gangline.runtime.coordinator import CoordinatorServer, Hub
+from gangline.spec.announcement import Announcement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gangline.engines.job import Job
+
+
+@contextmanager
+def coordinator_thread(job: Job) -> Iterator[CoordinatorServer]:
+    """Runs the job's coordinator as a thread of this process."""
+    token = write_token(job.token_file)
+    with EventWriter(
+        log_path(job.run_dir, "coordinator"), run=job.run, source="coordinator"
+    ) as events:
+        hub = Hub(run=job.run, expected_workers=len(job.speeds), events=events)
+        server = CoordinatorServer(hub, token=token)
+        server.start()
+        try:
+            Announcement(run=job.run, url=server.url, pid=os.getpid()).write(job.run_dir)
+            yield server
+        finally:
+            server.stop()

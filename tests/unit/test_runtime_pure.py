@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime's arithmetic: cutting windows, orders, agreement, the step clock, the environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler
+
+import gangline
+from gangline.collectives import Group, SoloGroup
+from gangline.runtime import api
+from gangline.runtime.agreement import Statement, decode, encode
+from gangline.runtime.handout import cut_shares, cut_window, num_steps, windows
+from gangline.runtime.order import DrawnOrder, SequentialOrder, ShuffledOrder, order_of
+from gangline.runtime.stepclock import StepClock, StepTimes
+from gangline.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+# --- cutting a window --------------------------------------------------------------------------------
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> tuple[int, list[int], int]:
+    """A minimum, shares that respect it, and a full or ragged total."""
+    minimum = draw(st.integers(1, 3))
+    share = st.one_of(st.just(0), st.integers(minimum, 40))
+    shares = draw(st.lists(share, min_size=1, max_size=6).filter(any))
+    total = draw(st.integers(1, sum(shares)))
+    return total, shares, minimum
+
+
+@given(cut=cuts())
+@settings(deadline=None)
+def test_shares_of_a_batch_sum_to_it_and_none_is_too_small(cut: tuple[int, list[int], int]) -> None:
+    total, shares, minimum = cut
+    parts = cut_shares(total, shares, minimum=minimum)
+    assert sum(parts) == total
+    assert all(part >= 0 for part in parts)
+    assert all(part == 0 for part, share in zip(parts, shares, strict=True) if share == 0)
+    if total >= minimum:
+        assert all(part == 0 or part >= minimum for part in parts)
+    else:
+        assert sorted(parts)[-1] == total, "what is too small for two is one worker's"
+    if total == sum(shares):
+        assert parts == shares
+
+
+@given(total=st.integers(1, 60), shares=st.lists(st.integers(1, 20), min_size=1, max_size=5))
+def test_a_ragged_batch_is_cut_in_proportion(total: int, shares: list[int]) -> None:
+    total = min(total, sum(shares))
+    exact = [total * share / sum(shares) for share in shares]
+    parts = cut_shares(total, shares)
+    assert all(abs(part - ideal) < 1 + 1e-9 for part, ideal in zip(parts, exact, strict=True))
+
+
+@given(cut=cuts(), num_micros=st.integers(1, 5))
+@settings(deadline=None)
+def test_all_parts_of_all_workers_tile_the_window_once(
+    cut: tuple[int, list[int], int], num_micros: int
+) -> None:
+    total, shares, minimum = cut
+    pieces = [
+        cut_window(total, shares, rank=rank, num_micros=num_micros, minimum=minimum)
+        for rank in range(len(shares))
+    ]
+    assert all(len(row) == num_micros for row in pieces)
+    flat = [piece for row in pieces for piece in row]
+    covered = [index for start, stop in flat for index in range(start, stop)]
+    assert covered == list(range(total))
+    sizes = [stop - start for start, stop in flat if stop > start]
+    assert min(sizes) >= min(minimum, total)
+
+
+@given(length=st.integers(1, 200), batch=st.integers(1, 50), drop_last=st.booleans())
+def test_windows_cover_the_epoch(length: int, batch: int, drop_last: bool) -> None:
+    cut = list(windows(length, global_batch=batch, drop_last=drop_last))
+    assert len(cut) == num_steps(length, global_batch=batch, drop_last=drop_last)
+    covered = [index for start, stop in cut for index in range(start, stop)]
+    whole = length - length % batch if drop_last else length
+    assert covered == list(range(whole))
+    assert all(stop - start == batch for start, stop in cut[:-1])
+
+
+# --- orders ------------------------------------------------------------------------------------------
+
+
+def on_a_group_of_one(exchange: Callable[[Group], torch.Tensor]) -> torch.Tensor:
+    return exchange(SoloGroup())
+
+
+def make_order(sampler: Any, length: int = 10, seed: int = 5) -> Any:
+    return order_of(sampler, length=length, seed=seed, run=on_a_group_of_one)
+
+
+def test_torchs_own_samplers_need_no_message() -> None:
+    data = range(10)
+    assert isinstance(make_order(SequentialSampler(data)), SequentialOrder)
+    assert isinstance(make_order(RandomSampler(data)), ShuffledOrder)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "name", "length"),
+    [
+        (RandomSampler(range(10), replacement=True), "drawn by RandomSampler", 10),
+        (RandomSampler(range(10), num_samples=4), "drawn by RandomSampler", 4),
+        (SubsetRandomSampler([1, 3, 5]), "drawn by SubsetRandomSampler", 3),
+        ([4, 4, 2], "drawn by list", 3),
+    ],
+)
+def test_other_samplers_are_drawn(sampler: Any, name: str, length: int) -> None:
+    order = make_order(sampler)
+    assert isinstance(order, DrawnOrder)
+    assert (order.name, order.length) == (name, length)
+    assert len(order.indices(0)) == length
+
+
+def test_a_drawn_order_is_what_the_sampler_gives() -> None:
+    assert list(make_order([4, 4, 2]).indices(0)) == [4, 4, 2]
+
+
+@given(length=st.integers(1, 50), seed=st.integers(0, 1 << 54), epoch=st.integers(0, 100))
+def test_a_shuffled_order_follows_from_seed_and_epoch(length: int, seed: int, epoch: int) -> None:
+    indices = ShuffledOrder(length, seed).indices(epoch)
+    assert sorted(indices) == list(range(length))
+    assert indices == ShuffledOrder(length, seed).indices(epoch)
+
+
+def test_every_epoch_has_another_shuffled_order() -> None:
+    order = ShuffledOrder(50, 1)
+    assert len({tuple(order.indices(epoch)) for epoch in range(20)}) == 20
+
+
+# --- agreement ---------------------------------------------------------------------------------------
+
+LARGE = st.integers(-(1 << 62), 1 << 62)
+STATEMENTS = st.builds(Statement, *[LARGE] * len(Statement._fields))
+
+
+@given(
+    statements=st.lists(STATEMENTS, min_size=1, max_size=4),
+    units=st.lists(st.booleans(), max_size=5),
+    data=st.data(),
+)
+@settings(deadline=None)
+def test_the_header_brings_back_the_least_and_the_most(
+    statements: list[Statement], units: list[bool], data: st.DataObject
+) -> None:
+    flags = [
+        data.draw(st.lists(st.booleans(), min_size=len(units), max_size=len(units)))
+        for _ in statements
+    ]
+    headers = [encode(one, dirty) for one, dirty in zip(statements, flags, strict=True)]
+    agreed = decode(np.max(headers, axis=0))
+    columns = list(zip(*statements, strict=True))
+    assert agreed.most == tuple(max(column) for column in columns)
+    assert agreed.least == tuple(min(column) for column in columns)
+    assert agreed.units == tuple(any(column) for column in zip(*flags, strict=True))
+    for name, column in zip(Statement._fields, columns, strict=True):
+        assert agreed.differ(name) is (len(set(column)) > 1)
+
+
+# --- the step clock ----------------------------------------------------------------------------------
+
+
+def test_each_part_of_a_step_has_its_own_time() -> None:
+    now = [0.0]
+    clock = StepClock(lambda: now[0])
+
+    def pass_time(seconds: float) -> None:
+        now[0] += seconds
+
+    for _ in range(2):  # two micro-batches of one step
+        pass_time(1)
+        clock.handed_out()
+        pass_time(20)
+        clock.computed()
+        pass_time(300)
+        clock.exchanged()
+    pass_time(4000)
+    clock.updated()
+    assert clock.take() == StepTimes(data_s=2, compute_s=40, exchange_s=600, update_s=4000)
+    assert clock.take() == StepTimes(), "the next step starts from nothing"
+
+
+def test_a_lap_is_counted_once() -> None:
+    now = [0.0]
+    clock = StepClock(lambda: now[0])
+    now[0] = 5.0
+    assert clock.lap() == 5.0
+    clock.handed_out()
+    assert clock.times.data_s == 0.0
+
+
+# --- the environment ---------------------------------------------------------------------------------
+
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+
+
+def init_with(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    for name in (*TORCHRUN, "GANGLINE_LAUNCH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    try:
+        gangline.init(timeout_s=1.0)
+    finally:
+        api.shutdown()
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_PORT"])
+def test_words_where_torchrun_writes_numbers_are_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    match = r"RANK, WORLD_SIZE and MASTER_PORT must be whole numbers \(.*'two'\); start the script"
+    with pytest.raises(UsageError, match=match):
+        init_with(monkeypatch, {**TORCHRUN, name: "two"})
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [("2", "2"), ("-1", "2"), ("0", "0"), ("0", "-3")],
+    ids=lambda numbers: "/".join(numbers),
+)
+def test_a_rank_outside_of_the_world_is_refused(
+    numbers: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank, size = numbers
+    with pytest.raises(UsageError, match=rf"RANK.*{rank}.*WORLD_SIZE.*{size}"):
+        init_with(monkeypatch, {**TORCHRUN, "RANK": rank, "WORLD_SIZE": size})
+
+
+def test_torchrun_with_one_process_is_a_job_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**TORCHRUN, "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("GANGLINE_LAUNCH", raising=False)
+    gangline.init()
+    try:
+        assert (gangline.rank(), gangline.world_size()) == (0, 1)
+    finally:
+        api.shutdown()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"run": "x"}', '{"unheard": 1}', "7"])
+def test_a_launch_that_gangline_run_did_not_write_is_refused(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    match = (
+        r"GANGLINE_LAUNCH is not what `gangline run` writes \(.+\); unset it, or start the script"
+    )
+    with pytest.raises(UsageError, match=match):
+        init_with(monkeypatch, {"GANGLINE_LAUNCH": text})

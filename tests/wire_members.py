@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Members of wire groups for tests: each in a thread of its own, with its own listener."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from gangline.collectives import GroupKey, wire
+from gangline.collectives.wire import Listener, WireAddress, WireGroup, WireOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+TOKEN = b"a token of the run, for the tests"
+KEY = GroupKey("run", 1, 0)
+TIMEOUT_S = 10.0
+SHARED = WireOptions(timeout_s=TIMEOUT_S)
+TCP = WireOptions(timeout_s=TIMEOUT_S, shared_memory=False)
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def listeners(count: int) -> Iterator[list[Listener]]:
+    """As many listeners; closed at the end."""
+    made = [wire.listen() for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for listener in made:
+            listener.close()
+
+
+def join(
+    rank: int,
+    made: list[Listener],
+    *,
+    options: WireOptions = SHARED,
+    key: GroupKey = KEY,
+    addresses: list[WireAddress] | None = None,
+    token: bytes = TOKEN,
+    timeout_s: float = TIMEOUT_S,
+) -> WireGroup:
+    """Connects one member."""
+    return wire.connect(
+        key,
+        rank=rank,
+        addresses=addresses or [listener.address for listener in made],
+        listener=made[rank],
+        token=token,
+        timeout_s=timeout_s,
+        options=options,
+    )
+
+
+def in_threads(count: int, body: Callable[[int], T]) -> list[T]:
+    """Runs the body for each rank at the same time; the first failure is raised."""
+    with ThreadPoolExecutor(count) as pool:
+        return [future.result() for future in [pool.submit(body, rank) for rank in range(count)]]
+
+
+def run_members(
+    count: int, body: Callable[[WireGroup], T], *, options: WireOptions = SHARED
+) -> list[T]:
+    """Runs the body on every member of one group, and closes the groups."""
+    with listeners(count) as made:
+
+        def member(rank: int) -> T:
+            with contextlib.closing(join(rank, made, options=options)) as group:
+                return body(group)
+
+        return in_threads(count, member)
+
+
+@contextlib.contextmanager
+def members(count: int, *, options: WireOptions = SHARED) -> Iterator[list[WireGroup]]:
+    """The members of one group, to be driven by the test itself."""
+    with listeners(count) as made:
+        groups = in_threads(count, lambda rank: join(rank, made, options=options))
+        try:
+            yield groups
+        finally:
+            for group in groups:
+                group.close()
+
+
+@contextlib.contextmanager
+def nothing_left_behind() -> Iterator[None]:
+    """Fails where threads or descriptors are left over."""
+    before = set(os.listdir("/proc/self/fd")), set(threading.enumerate())
+    yield
+    # The descriptor that lists the folder is gone again, too.
+    after = set(os.listdir("/proc/self/fd")), set(threading.enumerate())
+    assert after == before, f"left behind: {after[0] - before[0]}, {after[1] - before[1]}"
