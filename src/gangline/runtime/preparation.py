@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 import gangline
 from gangline.emulation.pacing import Pacer, pace
+from gangline.planning.allocation import check_allocation
 from gangline.runtime.handshake import Introduction, compare, copy_state, copy_tensors
 from gangline.runtime.layout import Layout, build_layout
 from gangline.runtime.loader import ShareLoader, ShareSampler, order_seed, rebuild
@@ -62,6 +63,8 @@ class Options:
             raise UsageError(
                 "a sum-reduced loss needs no weight: leave out weight=, or make the loss a mean"
             )
+        if self.allocation is not None:
+            check_allocation(self.allocation)
         if self.max_share is not None and self.max_share < 1:
             raise UsageError(f"max_share is a number of samples, at least 1, not {self.max_share}")
         for item in self.stateful:
@@ -199,6 +202,7 @@ def _agree(
         accumulate=options.accumulate,
         drop_last=loader.drop_last,
         order=order.name,
+        samples_per_epoch=order.length,
         reduction=options.reduction,
         has_weight=options.weight is not None,
         parameters=layout.signature,
@@ -207,6 +211,8 @@ def _agree(
             for model in prepared.models
             for name, buffer in model.named_buffers()
         ),
+        optimizers=tuple(type(item).__name__ for item in prepared.optimizers),
+        shares=options.shares,
         stateful=tuple(type(item).__name__ for item in options.stateful),
     )
     tensors = [slot.parameter for slot in layout.slots]
@@ -237,6 +243,12 @@ def _first_view(
     """The view that the coordinator makes of what the workers asked for."""
     workers = session.group.size
     shares = options.shares or session.place.shares
+    if workers > 1 and global_batch < minimum * workers:
+        raise UsageError(
+            f"a global batch of {global_batch} leaves some of {workers} workers a single sample, which "
+            f"BatchNorm cannot normalise: give at least global_batch={minimum * workers}, or start "
+            "fewer workers"
+        )
     if shares is not None:
         _check_shares(shares, workers)
     if session.client is None:

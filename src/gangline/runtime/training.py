@@ -100,7 +100,9 @@ class Training:
 
     def hand_out(self, handout: Handout, weight: float | Future[float]) -> None:
         self.handout = handout
-        self._gradients.start(weight, is_update=handout.is_update)
+        self._gradients.start(
+            weight, is_update=handout.is_update, part=handout.share / handout.total
+        )
         if self._pacer is not None:
             self._pacer.begin()
         if self._probe is not None:
@@ -117,6 +119,7 @@ class Training:
 
     def end_epoch(self, epoch: int, samples: int) -> None:
         self.handout = None
+        self._gradients.stop()
         self.session.record(
             EpochDone(
                 t=now(),
@@ -137,6 +140,7 @@ class Training:
 
     def begin_backward(self) -> None:
         if not self._is_passing_through:
+            self._guard.check()
             self._gradients.begin()
 
     def end_backward(self) -> None:
@@ -147,17 +151,17 @@ class Training:
         if self._is_passing_through:
             self._clock.computed()
             return
-        if self._gradients.finish_local():
-            if self.handout is None:
-                raise UsageError(
-                    "backward() was called before the prepared loader handed out a batch: gangline "
-                    "weighs every gradient by the batch's share. Call backward() inside the loop "
-                    "over the loader that prepare() returned"
-                )
-            self._clock.computed()
+        if self.handout is None and self._gradients.has_fired:
+            self._gradients.fail()
+            raise UsageError(
+                "backward() was called before the prepared loader handed out a batch: gangline "
+                "weighs every gradient by the batch's share. Call backward() inside the loop "
+                "over the loader that prepare() returned"
+            )
+        must_exchange = self._gradients.finish_local()
+        self._clock.computed()
+        if must_exchange and self.handout is not None:
             self._exchange(self.handout)
-        else:
-            self._clock.computed()
 
     def fail_backward(self) -> None:
         if not self._is_passing_through:
@@ -171,6 +175,7 @@ class Training:
         agreed = self._gradients.exchange(
             Statement(
                 view=handout.view,
+                epoch=handout.epoch,
                 step=handout.step,
                 micro=handout.micro,
                 phase=0,
@@ -205,7 +210,8 @@ class Training:
         )
 
     def _rates_checksum(self) -> int:
-        rates = [group["lr"] for opt in self.prepared.optimizers for group in opt.param_groups]
+        groups = [group for opt in self.prepared.optimizers for group in opt.param_groups]
+        rates = [group["lr"] for group in groups if "lr" in group]
         return zlib.crc32(repr([float(rate) for rate in rates]).encode())
 
     def _check_rates(self, agreed: Agreed) -> None:
