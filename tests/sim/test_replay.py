@@ -88,7 +88,7 @@ def test_a_log_without_a_view_cannot_be_replayed():
 
 
 def test_a_kqv_run_cannot_be_replayed():
-    with pytest.raises(UsageError, match="'kqv' cannot be replayed .* metrics"):
+    with pytest.raises(UsageError, match=r"'kqv' cannot be replayed .* metrics"):
         replay([], options=ControlOptions(global_batch=8, allocation="kqv"))
 
 

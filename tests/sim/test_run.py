@@ -117,3 +117,8 @@ def test_a_step_is_needed():
 def test_no_sink_is_needed():
     result = simulate(cluster(), options=ControlOptions(global_batch=64), steps=2)
     assert len(result.history) == 2
+
+
+def test_a_single_worker_takes_everything_for_ever():
+    result, _ = run(cluster((0.3,)), steps=30)
+    assert [view.shares for view in result.views] == [(256,)]

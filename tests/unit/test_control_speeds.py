@@ -132,8 +132,8 @@ def test_slow_drift_is_followed():
 def test_the_noise_and_the_standard_error_are_measured(noise):
     rng = np.random.default_rng(5)
     errors = []
-    for _ in range(20):
-        speeds, _ = fed(unknown_speeds(2), samples=64, steps=200, noise=noise, rng=rng)
+    for _ in range(12):
+        speeds, _ = fed(unknown_speeds(2), samples=64, steps=120, noise=noise, rng=rng)
         n = np.array([64, 64])
         errors += (np.log(speeds.predicted_s(n) / time_of(n)) / relative_error(speeds, n)).tolist()
         np.testing.assert_allclose(speeds.noise, noise, rtol=0.5)
@@ -142,7 +142,7 @@ def test_the_noise_and_the_standard_error_are_measured(noise):
 
 def test_false_changes_are_rare_under_plain_noise():
     rng = np.random.default_rng(6)
-    _, changes = fed(unknown_speeds(2), samples=64, steps=3000, noise=0.13, rng=rng)
+    _, changes = fed(unknown_speeds(2), samples=64, steps=2000, noise=0.13, rng=rng)
     assert len(changes) <= 1
 
 

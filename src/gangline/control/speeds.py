@@ -15,9 +15,12 @@ over arrays. Four things make it fit for real machines:
   ratio is the median of the workers that are known, or `FIRST_FIXED_FRACTION` of the first step, and
   is uncertain by `SHAPE_SPREAD`. Every re-cut moves n, the prediction for the new n tests the ratio,
   and the filter corrects it as far as the noise allows. No variation is made for its own sake.
+- **Drift is no shape.** The ratio is only learnt from the first observations after n moved far;
+  later ones, and those after small moves, only move the level. Else a worker that gets slower while
+  its share gets smaller would seem to have a large fixed part, and would never be relieved.
 - **Outliers and changes.** A step that is further from its prediction than `OUTLIER` standard errors
-  teaches nothing: a pause moves no estimate. Three of five steps that are on the same side of
-  `CHANGE` are no accident: the worker's speed is set anew, by what those steps say.
+  teaches nothing: a pause moves no estimate. `WINDOW` steps in a row that are beyond `CHANGE` on the
+  same side are no accident: the worker's speed is set anew, by what those steps say.
 - **First steps.** The first steps of a worker, and the first at a new n, pay for allocations and
   kernels that the following ones find ready: they are not observations.
 """
@@ -46,13 +49,18 @@ FIRST_NOISE = 0.1
 LEAST_NOISE, GREATEST_NOISE = 0.005, 0.5
 WANDER = 0.002
 """Standard deviation of the relative change of speed from one step to the next."""
+GREATEST_MOVE = 0.5
+"""By what fraction one observation moves the predicted time, at most."""
+LEAST_CONTRAST = 0.2
+"""How far n must move, in logarithms, for the ratio a/b to be learnt."""
+CONTRAST_STEPS = 20
+"""In how many observations after that it is learnt."""
 OUTLIER = 3.5
-CHANGE = 2.5
+CHANGE = 2.2
 CHANGE_PER_LOG_WORKER = 0.1
-"""The more workers there are, the more often one of them is slow three times by mere chance."""
-WINDOW = 5
-"""Steps in which a change is looked for."""
-MAJORITY = WINDOW // 2 + 1
+"""The more workers there are, the more often one of them is slow in a row by mere chance."""
+WINDOW = 3
+"""How many observations in a row make a change: fewer may be pauses."""
 LEAST_SLOPE = 0.02
 """b·n is at least this part of the step time: no worker computes samples for nothing."""
 
@@ -68,6 +76,10 @@ class Speeds(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """n of the last step."""
     settled_samples: Floats
     """n of the last observation."""
+    contrast: Floats
+    """|log| of the ratio of that n to the n observed before it."""
+    since_contrast: Shares
+    """Observations since n last moved."""
     fixed_s: Floats
     """a"""
     per_sample_s: Floats
@@ -78,10 +90,9 @@ class Speeds(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     noise_variance: Floats
     """σ²"""
     surprises: tuple[Floats, ...]
-    """The last `WINDOW` steps' distances from their predictions, in standard errors; 0 where there
-    was no observation."""
+    """Of the last `WINDOW` observations, the distance from the prediction, in standard errors."""
     log_ratios: tuple[Floats, ...]
-    """The last `WINDOW` steps' log(time / prediction)."""
+    """Of the last `WINDOW` observations, log(time / prediction)."""
 
     @property
     def noise(self) -> Floats:
@@ -108,6 +119,8 @@ def unknown_speeds(count: int) -> Speeds:
         observed=np.zeros(count, dtype=np.int64),
         last_samples=zeros,
         settled_samples=zeros,
+        contrast=zeros,
+        since_contrast=np.zeros(count, dtype=np.int64),
         fixed_s=zeros,
         per_sample_s=ones,
         fixed_variance=zeros,
@@ -142,16 +155,27 @@ def observe(speeds: Speeds, samples: Shares, compute_s: Floats) -> tuple[Speeds,
     is_settled = (n == speeds.last_samples) | (n == speeds.settled_samples)
     usable = reported & (speeds.steps >= FIRST_STEPS) & is_settled
     is_first = usable & (speeds.observed == 0)
-    following = usable & ~is_first
-    after = _follow(speeds, n, t, following)
+    after = _note_samples(speeds, n, reported, usable)
+    after = _follow(after, n, t, usable & ~is_first)
     after = _begin(after, n, t, is_first)
-    after = msgspec.structs.replace(
-        after,
+    return _find_changes(after)
+
+
+def _note_samples(
+    speeds: Speeds, n: Floats, reported: NDArray[np.bool_], usable: NDArray[np.bool_]
+) -> Speeds:
+    """Remembers how many samples each worker had, and how far that is from what it had before."""
+    before = speeds.settled_samples
+    moved = usable & (n != before)
+    ratio = np.where(moved & (before > 0), n / np.maximum(before, 1), 1.0)
+    return msgspec.structs.replace(
+        speeds,
         steps=speeds.steps + reported,
         last_samples=np.where(reported, n, speeds.last_samples),
-        settled_samples=np.where(usable, n, speeds.settled_samples),
+        settled_samples=np.where(usable, n, before),
+        contrast=np.where(moved, np.abs(np.log(ratio)), speeds.contrast),
+        since_contrast=np.where(moved, 0, speeds.since_contrast + usable),
     )
-    return _find_changes(after)
 
 
 def _begin(speeds: Speeds, n: Floats, t: Floats, where: NDArray[np.bool_]) -> Speeds:
@@ -193,22 +217,26 @@ def _follow(speeds: Speeds, n: Floats, t: Floats, where: NDArray[np.bool_]) -> S
     variance = ph_a + n * ph_b + noise
     log_ratio = np.where(where, np.log(t / predicted), 0.0)
     # Steps are late by factors: in logarithms being twice as slow and twice as fast weigh the same.
-    error = predicted * log_ratio
-    surprise = error / np.sqrt(variance)
+    surprise = predicted * log_ratio / np.sqrt(variance)
     learns = where & (np.abs(surprise) < OUTLIER)
-    gain = np.where(learns, 1 / variance, 0.0)
-    a, b = _sensible(a + gain * ph_a * error, b + gain * ph_b * error, n, learns)
+    has_contrast = (speeds.contrast > LEAST_CONTRAST) & (speeds.since_contrast < CONTRAST_STEPS)
+    level_gain = (1 - noise / variance) / predicted
+    gain_a = learns * np.where(has_contrast, ph_a / variance, a * level_gain)
+    gain_b = learns * np.where(has_contrast, ph_b / variance, b * level_gain)
+    error = predicted * np.clip(log_ratio, -GREATEST_MOVE, GREATEST_MOVE)
+    a, b = _sensible(a + gain_a * error, b + gain_b * error, n, learns)
     return msgspec.structs.replace(
         speeds,
         observed=speeds.observed + learns,
         fixed_s=a,
         per_sample_s=b,
-        fixed_variance=paa - gain * ph_a * ph_a,
-        covariance=pab - gain * ph_a * ph_b,
-        per_sample_variance=pbb - gain * ph_b * ph_b,
+        # P − K·(P·h)ᵀ − (P·h)·Kᵀ + K·Kᵀ·variance, which holds for any gain K.
+        fixed_variance=paa + gain_a * (gain_a * variance - 2 * ph_a),
+        covariance=pab + gain_a * gain_b * variance - gain_a * ph_b - gain_b * ph_a,
+        per_sample_variance=pbb + gain_b * (gain_b * variance - 2 * ph_b),
         noise_variance=_noise_variance(speeds, surprise, noise / variance, where),
-        surprises=(*speeds.surprises[1:], surprise),
-        log_ratios=(*speeds.log_ratios[1:], log_ratio),
+        surprises=_pushed(speeds.surprises, surprise, where),
+        log_ratios=_pushed(speeds.log_ratios, log_ratio, where),
     )
 
 
@@ -230,34 +258,30 @@ def _noise_variance(
     return np.where(where, bounded, speeds.noise_variance)
 
 
-def _num_beyond(window: tuple[Floats, ...], limit: float) -> NDArray[np.int8]:
-    """In how many steps of the window each worker was beyond `limit`, on its side."""
-    count = np.zeros(len(window[0]), dtype=np.int8)
-    for row in window:
-        count += row > limit if limit > 0 else row < limit
-    return count
+def _pushed(
+    window: tuple[Floats, ...], newest: Floats, where: NDArray[np.bool_]
+) -> tuple[Floats, ...]:
+    """The window moved on by one, for the workers `where`."""
+    moved = (*window[1:], newest)
+    return tuple(np.where(where, new, old) for new, old in zip(moved, window, strict=True))
 
 
 def _find_changes(speeds: Speeds) -> tuple[Speeds, Floats]:
-    """Sets the speed anew where most of the last steps were surprising in the same direction."""
+    """Sets the speed anew where all of the last observations surprised in the same direction."""
     count = len(speeds.fixed_s)
     limit = CHANGE + CHANGE_PER_LOG_WORKER * math.log(count)
-    slower = _num_beyond(speeds.surprises, limit) >= MAJORITY
-    faster = _num_beyond(speeds.surprises, -limit) >= MAJORITY
+    slower = np.minimum.reduce(speeds.surprises) > limit
+    faster = np.maximum.reduce(speeds.surprises) < -limit
     changed = slower | faster
     if not changed.any():
         return speeds, np.ones(count)
-    toward = np.where(slower, 1, -1)
-    speaking = toward * np.stack(speeds.surprises) > CHANGE / 2
-    mean = (np.stack(speeds.log_ratios) * speaking).sum(axis=0) / np.maximum(
-        speaking.sum(axis=0), 1
-    )
+    mean = np.mean(speeds.log_ratios, axis=0)
     factor = np.where(changed, np.exp(mean), 1.0)
     a, b = speeds.fixed_s * factor, speeds.per_sample_s * factor
-    level = np.where(changed, speeds.noise_variance / MAJORITY, 0.0)
+    level = np.where(changed, speeds.noise_variance / WINDOW, 0.0)
     after = msgspec.structs.replace(
         speeds,
-        observed=np.where(changed, MAJORITY, speeds.observed),
+        observed=np.where(changed, WINDOW, speeds.observed),
         fixed_s=a,
         per_sample_s=b,
         fixed_variance=factor**2 * speeds.fixed_variance + level * a * a,

@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.collectives.wire.forking import close_in_children
-from gangline.collectives.wire.waiting import READ, Alarm, Deadline, close_descriptors
+from gangline.collectives.wire.waiting import READ, SPIN_S, Alarm, Deadline, close_descriptors
 from gangline.spec.errors import ExchangeError
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from gangline.collectives.wire.mapping import Mapping
 
 _IS_WEAKLY_ORDERED = platform.machine() != "x86_64"
-SPIN_S = 50e-6
-"""About what it costs to be woken on another core."""
 
 
 class Cords(NamedTuple):
@@ -53,7 +51,6 @@ class Doorbells:
         self._lock = threading.Lock()
         self._fence_lock = threading.Lock()
         self._own: list[int] = [cords.own]
-        self._spin_s = SPIN_S
         self._pollers: dict[tuple[int, ...], select.poll] = {}
         self.turn = 0
         close_in_children(self, self._own)
@@ -103,7 +100,7 @@ class Doorbells:
     def wait(self, missing: Callable[[], list[int]], *, timeout_s: float) -> None:
         """Waits until `missing`, which looks at the counters, names nobody any more."""
         now = time.perf_counter
-        spin_until = now() + self._spin_s
+        spin_until = now() + SPIN_S
         while now() < spin_until:
             if not missing():
                 return

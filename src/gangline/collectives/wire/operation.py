@@ -78,9 +78,9 @@ class Operation(NamedTuple):
 
 def check_same(mine: Operation, frame: bytes, *, peer: int, type_names: dict[int, str]) -> None:
     """Raises an ExchangeError that names every difference, if there is one."""
-    theirs = Operation.decode(frame)
-    if theirs == mine:
+    if frame == mine.encode():
         return
+    theirs = Operation.decode(frame)
 
     def shown(operation: Operation, field: str) -> str:
         value = getattr(operation, field)

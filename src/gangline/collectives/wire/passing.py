@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -138,6 +139,7 @@ class Passing:
     def _pump(self) -> None:
         sender, receiver, alarm = self._sender, self._receiver, self._course.alarm
         deadline = None
+        spin_until = time.perf_counter() + SPIN_S
         while True:
             moved = sender.pump() if sender else False
             if receiver and receiver.pump():
@@ -147,6 +149,10 @@ class Passing:
             if moved:
                 deadline = None
                 alarm.check()
+                spin_until = time.perf_counter() + SPIN_S
+                continue
+            if time.perf_counter() < spin_until:
+                os.sched_yield()
                 continue
             # The time counts from the last byte that moved: a slow link is not a dead one.
             deadline = deadline or Deadline(self._course.timeout_s)

@@ -15,6 +15,8 @@ from gangline.spec.errors import ExchangeAborted, ExchangeError
 
 READ = select.POLLIN
 WRITE = select.POLLOUT
+SPIN_S = 50e-6
+"""How long to look before going to sleep: about what it costs to be woken on another core."""
 HANG_UP = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 
