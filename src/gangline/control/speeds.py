@@ -125,6 +125,11 @@ def joined(known: Speeds, newcomers: Speeds) -> Speeds:
     )
 
 
+def selected(known: Speeds, places: Shares) -> Speeds:
+    """Some of the workers, in the order of `places`."""
+    return Speeds(**{name: getattr(known, name)[..., places] for name in Speeds.__struct_fields__})
+
+
 def observe(speeds: Speeds, samples: Shares, compute_s: Floats) -> tuple[Speeds, Floats]:
     """The speeds after one step, and by what factor each worker's step time was found changed.
 

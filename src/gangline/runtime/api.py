@@ -133,8 +133,12 @@ def is_update() -> bool:
 def epochs(count: int) -> Iterator[int]:
     """The epochs that are still to do, 0 … count - 1."""
     training = _job.training
-    first = 0 if training is None else training.epoch
-    yield from range(first, count)
+    epoch = 0 if training is None else training.epoch
+    while epoch < count:
+        if training is not None:
+            training.skip_to_epoch(epoch)
+        yield epoch
+        epoch = epoch + 1 if training is None else max(epoch + 1, training.epoch)
 
 
 def no_sync() -> AbstractContextManager[None]:
@@ -160,12 +164,15 @@ def mean(value: float | Tensor, weight: float = 1.0) -> float | Tensor:
         raise UsageError(f"a weight is at least 0, not {weight}")
     local = torch.as_tensor(value).detach().to("cpu", torch.float64)
     part = torch.zeros_like(local) if weight == 0 else local * weight
-    flat = torch.cat([part.reshape(-1), torch.tensor([weight], dtype=torch.float64)])
+    own = torch.cat([part.reshape(-1), torch.tensor([weight], dtype=torch.float64)])
 
-    def add(group: Group) -> None:
-        group.all_reduce(flat)
+    def add(group: Group) -> Tensor:
+        total = own.clone()
+        group.all_reduce(total)
+        return total
 
-    _session().communicator.call(add)
+    training = _job.training
+    flat = _session().communicator.call(add) if training is None else training.collective(add)
     result = (flat[:-1] / flat[-1]).view_as(local)
     if isinstance(value, Tensor):
         return result.to(value.device, value.dtype if value.is_floating_point() else None)
