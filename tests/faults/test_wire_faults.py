@@ -57,7 +57,8 @@ def _victim(rank: int, pipe: Connection, options: WireOptions) -> None:
         )
         group.all_reduce(torch.ones(10))
         pipe.send("ready")
-        while pipe.recv() == "exchange":
+        pipe.recv()
+        while True:
             group.all_reduce(torch.ones(LARGE))
 
 
@@ -119,10 +120,11 @@ def test_everybody_learns_at_once_when_a_member_is_killed(
             error_of(lambda: [groups[rank].all_reduce(torch.ones(LARGE)) for _ in range(10**6)])
             return time.monotonic()
 
-        if while_exchanging:
-            for _ in range(1000):
-                victim.pipe.send("exchange")
         waiting = [pool.submit(endless, rank) for rank in range(3)]
+        if while_exchanging:
+            victim.pipe.send("exchange")
+            while groups[0].hops()[0].bytes < 10 * LARGE:
+                time.sleep(0.001)
         killed = time.monotonic()
         victim.suffer(signal.SIGKILL)
         learnt = [future.result() for future in waiting]

@@ -173,7 +173,7 @@ def loop_loader_workers(job: Job) -> None:
 def loop_clipping_and_schedule(job: Job) -> None:
     model = mlp()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=20)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=50)
     model, optimizer, loader = job.prepare(model, optimizer, job.loader(), stateful=[schedule])
     for _ in range(job.problem.epochs):
         for x, y in loader:

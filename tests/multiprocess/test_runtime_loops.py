@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from bodies_runtime import Corner, drift, mistake, run_corner, sparse
+from bodies_corners import Corner, run_corner
+from bodies_runtime import drift, mistake, sparse
 
 if TYPE_CHECKING:
     from gangline.testing import WorkerPool

@@ -44,7 +44,7 @@ WAYS = pytest.mark.parametrize(
         pytest.param(CHECKED, id="tcp with checksums"),
     ],
 )
-LENGTHS = (0, 1, 3, 1000, 40_001, 300_007)
+LENGTHS = (0, 1, 3, 1000, 50_001)
 SUMMED = (
     torch.float32,
     torch.float64,
@@ -66,7 +66,7 @@ def total(length: int, size: int, dtype: torch.dtype = torch.float32) -> torch.T
 
 
 @WAYS
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3])
 def test_all_reduce_sums_and_takes_the_largest_header(options: WireOptions, size: int) -> None:
     def body(group: WireGroup) -> None:
         for dtype in SUMMED:
@@ -315,28 +315,32 @@ def test_closing_twice_and_using_afterwards_is_safe() -> None:
         assert groups[0].hops() == []
 
 
-def _process(rank: int, pipe: Connection, options: WireOptions) -> None:
+def _process(rank: int, pipe: Connection) -> None:
     with wire.listen() as listener:
         pipe.send(listener.address)
-        group = wire.connect(
-            KEY, rank=rank, addresses=pipe.recv(), listener=listener, token=TOKEN, options=options
-        )
-        for length in LENGTHS:
-            tensor = values(length, rank)
-            group.all_reduce(tensor)
-            assert torch.equal(tensor, total(length, 2))
-        pipe.send(group.transport)
-        group.close()
+        addresses = pipe.recv()
+        for view, options in enumerate((SHARED, TCP)):
+            group = wire.connect(
+                KEY._replace(view=view),
+                rank=rank,
+                addresses=addresses,
+                listener=listener,
+                token=TOKEN,
+                options=options,
+            )
+            for length in LENGTHS:
+                tensor = values(length, rank)
+                group.all_reduce(tensor)
+                assert torch.equal(tensor, total(length, 2))
+            pipe.send(group.transport)
+            group.close()
 
 
-@pytest.mark.parametrize(
-    ("options", "transport"), [(SHARED, "wire (shared memory)"), (TCP, "wire (TCP)")]
-)
-def test_processes_exchange(options: WireOptions, transport: str) -> None:
+def test_processes_exchange() -> None:
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(2)]
     processes = [
-        context.Process(target=_process, args=(rank, pipes[rank][1], options), daemon=True)
+        context.Process(target=_process, args=(rank, pipes[rank][1]), daemon=True)
         for rank in range(2)
     ]
     for process in processes:
@@ -344,7 +348,8 @@ def test_processes_exchange(options: WireOptions, transport: str) -> None:
     addresses = [ours.recv() for ours, _ in pipes]
     for ours, _ in pipes:
         ours.send(addresses)
-    assert [ours.recv() for ours, _ in pipes] == [transport] * 2
+    for transport in ("wire (shared memory)", "wire (TCP)"):
+        assert [ours.recv() for ours, _ in pipes] == [transport] * 2
     for process in processes:
         process.join(TIMEOUT_S)
         assert process.exitcode == 0

@@ -18,6 +18,7 @@ def problem(**change) -> AllocationProblem:
         "operations_per_s": np.array([10.0, 5.0, 2.0, 1.0]),
         "memory_bytes": np.full(4, 1e9),
         "latency_s": np.full(4, 1e-3),
+        "weights": np.array([3.0, 3.0, 1.0, 1.0]),
         "max_samples": np.full(4, 256),
         "minimum": 1,
     }
@@ -29,6 +30,7 @@ def problem(**change) -> AllocationProblem:
     [
         ("balanced", [143, 71, 28, 14]),
         ("equal", [64, 64, 64, 64]),
+        ("fixed", [96, 96, 32, 32]),
         ("kqv", [49, 43, 39, 38]),
         ("kqv-normalised", [74, 65, 59, 58]),
     ],

@@ -15,9 +15,11 @@ import gangline
 from gangline.collectives import Group, SoloGroup
 from gangline.runtime import api
 from gangline.runtime.agreement import Statement, decode, encode
-from gangline.runtime.handout import cut_shares, cut_window, num_steps, windows
+from gangline.runtime.handout import cut_shares, cut_window, num_steps
+from gangline.runtime.loader import ShareSampler
 from gangline.runtime.order import DrawnOrder, SequentialOrder, ShuffledOrder, order_of
 from gangline.runtime.stepclock import StepClock, StepTimes
+from gangline.spec import View
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,14 +82,61 @@ def test_all_parts_of_all_workers_tile_the_window_once(
     assert min(sizes) >= min(minimum, total)
 
 
-@given(length=st.integers(1, 200), batch=st.integers(1, 50), drop_last=st.booleans())
-def test_windows_cover_the_epoch(length: int, batch: int, drop_last: bool) -> None:
-    cut = list(windows(length, global_batch=batch, drop_last=drop_last))
-    assert len(cut) == num_steps(length, global_batch=batch, drop_last=drop_last)
-    covered = [index for start, stop in cut for index in range(start, stop)]
+class ChangingViews:
+    """A job whose shares are others at every step."""
+
+    def __init__(self, shares: list[tuple[int, ...]], *, rank: int) -> None:
+        self._shares = shares
+        self._rank = rank
+
+    def view_for(self, step: int) -> tuple[View, int]:
+        shares = self._shares[step % len(self._shares)]
+        members = tuple(range(len(shares)))
+        return View(number=step, members=members, shares=shares), self._rank
+
+
+@st.composite
+def changing_shares(draw: st.DrawFn) -> list[tuple[int, ...]]:
+    """Shares of three workers at several steps, all of the same global batch."""
+    first = draw(st.tuples(*[st.integers(2, 9)] * 3))
+    return draw(st.lists(st.permutations(first).map(tuple), min_size=1, max_size=4))
+
+
+@given(
+    shares=changing_shares(),
+    length=st.integers(1, 90),
+    num_micros=st.integers(1, 3),
+    drop_last=st.booleans(),
+    minimum=st.integers(1, 2),
+)
+@settings(deadline=None)
+def test_an_epoch_uses_each_sample_once_when_the_shares_change(
+    shares: list[tuple[int, ...]], length: int, num_micros: int, drop_last: bool, minimum: int
+) -> None:
+    batch = sum(shares[0])
+    order = ShuffledOrder(length, 1)
+    used: list[int] = []
+    for rank in range(3):
+        sampler = ShareSampler(
+            order,
+            ChangingViews(shares, rank=rank),  # type: ignore[arg-type]
+            global_batch=batch,
+            num_micros=num_micros,
+            drop_last=drop_last,
+            minimum=minimum,
+        )
+        batches = list(sampler)
+        assert len(batches) == len(sampler), "all workers make the same number of iterations"
+        assert len(batches) == num_micros * num_steps(
+            length, global_batch=batch, drop_last=drop_last
+        )
+        for indices, handout in zip(batches, sampler.drawn, strict=True):
+            assert len(indices) >= min(minimum, handout.total)
+            if handout.samples:
+                assert len(indices) == handout.samples
+                used += indices
     whole = length - length % batch if drop_last else length
-    assert covered == list(range(whole))
-    assert all(stop - start == batch for start, stop in cut[:-1])
+    assert sorted(used) == sorted(order.indices(0)[:whole])
 
 
 # --- orders ------------------------------------------------------------------------------------------

@@ -179,12 +179,14 @@ def _changes(state: ControlState, factors: Floats, step: int, now: float) -> lis
         return []
     worst = int(changed[np.abs(np.log(factors[changed])).argmax()])
     factor = float(factors[worst])
-    pace = f"{factor:.2f} times as long" if factor > 1 else f"{factor:.2f} of the time"
     others = f", and {len(changed) - 1} more changed" if len(changed) > 1 else ""
     decision = Decision(
         t=now,
         what="speed_changed",
-        reason=f"step {step}: worker {state.members[worst]} now takes {pace} it took{others}",
+        reason=(
+            f"step {step}: worker {state.members[worst]} takes {factor:.2f} times as long as "
+            f"before{others}"
+        ),
         numbers={
             "step": float(step),
             "worker": float(state.members[worst]),

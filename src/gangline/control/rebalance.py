@@ -5,7 +5,7 @@ A step takes as long as its slowest worker. Under the present shares that is pre
 T = maxᵢ (aᵢ + bᵢ·nᵢ), under the best ones T'. But each prediction has a standard error eᵢ, and the
 largest of uncertain numbers tends to be one that is overestimated. So the present cut is judged by
 
-    T₀ = maxᵢ (aᵢ + bᵢ·nᵢ)·(1 − z·eᵢ),
+    T₀ = maxᵢ (aᵢ + bᵢ·nᵢ − z·eᵢ),
 
 what it takes even so, and is replaced only where 1 − T'/T₀ is above the minimum gain. With m(W) the
 expected largest of W standard normal numbers, there are two values of z:
@@ -15,6 +15,8 @@ expected largest of W standard normal numbers, there are two values of z:
   (3, 6, 12, …). So a cut gets refined as fast as knowledge grows, in ever fewer steps.
 - `certain`, z = m(W) + 1.7, at all other times, and for the cut that a run begins with. Noise alone
   hardly ever passes this.
+
+No share grows more than fourfold at once: further away from what was measured, a + b·n is a guess.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 SETTLED = 3
 """Observations of every worker that a cut needs."""
 _MARGIN = 1.7
+_GROWTH = 4
 
 
 class Recut(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -88,15 +91,16 @@ def find_recut(
 ) -> Recut | None:
     """The best cut, if it is better than the present `shares` beyond doubt; else None."""
     present_s = speeds.predicted_s(shares)
-    least_s = float((present_s * (1 - certainty * speeds.relative_error(shares))).max())
+    least_s = float((present_s - certainty * speeds.standard_error_s(shares)).max())
     if least_s * (1 - options.minimum_gain) <= _bound_s(speeds, options.global_batch):
         return None
+    reach = np.where(shares > 0, _GROWTH * shares, options.global_batch)
     best = balanced(
         options.global_batch,
         speeds.fixed_s,
         speeds.per_sample_s,
         minimum=options.minimum,
-        maximum=max_samples,
+        maximum=np.minimum(max_samples, reach),
     )
     recut = Recut(
         shares=best,

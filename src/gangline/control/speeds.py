@@ -25,12 +25,15 @@ over arrays. Four things make it fit for real machines:
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from gangline.planning.bounds import Floats, Shares
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FIRST_STEPS = 2
 """Steps of a worker that are not observed at all."""
@@ -74,10 +77,11 @@ class Speeds(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     per_sample_variance: Floats
     noise_variance: Floats
     """σ²"""
-    surprises: NDArray[np.float64]
-    """The last steps' distances from their predictions, in standard errors: [WINDOW, workers]."""
-    log_ratios: NDArray[np.float64]
-    """The last steps' log(time / prediction): [WINDOW, workers]."""
+    surprises: tuple[Floats, ...]
+    """The last `WINDOW` steps' distances from their predictions, in standard errors; 0 where there
+    was no observation."""
+    log_ratios: tuple[Floats, ...]
+    """The last `WINDOW` steps' log(time / prediction)."""
 
     @property
     def noise(self) -> Floats:
@@ -88,12 +92,12 @@ class Speeds(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """a + b·n of each worker."""
         return self.fixed_s + self.per_sample_s * samples
 
-    def relative_error(self, samples: Shares) -> Floats:
-        """The standard error of `predicted_s`, relative to it."""
+    def standard_error_s(self, samples: Shares) -> Floats:
+        """The standard error of `predicted_s`."""
         variance = self.fixed_variance + samples * (
             2 * self.covariance + samples * self.per_sample_variance
         )
-        return np.sqrt(np.maximum(variance, 0)) / self.predicted_s(samples)
+        return np.sqrt(np.maximum(variance, 0))
 
 
 def unknown_speeds(count: int) -> Speeds:
@@ -110,19 +114,21 @@ def unknown_speeds(count: int) -> Speeds:
         covariance=zeros,
         per_sample_variance=zeros,
         noise_variance=ones * FIRST_NOISE**2,
-        surprises=np.zeros((WINDOW, count)),
-        log_ratios=np.zeros((WINDOW, count)),
+        surprises=(zeros,) * WINDOW,
+        log_ratios=(zeros,) * WINDOW,
     )
 
 
 def joined(known: Speeds, newcomers: Speeds) -> Speeds:
     """The workers of both, one after the other."""
-    return Speeds(
-        **{
-            name: np.concatenate((getattr(known, name), getattr(newcomers, name)), axis=-1)
-            for name in Speeds.__struct_fields__
-        }
-    )
+
+    def both(name: str) -> Any:
+        first, second = getattr(known, name), getattr(newcomers, name)
+        if isinstance(first, tuple):
+            return tuple(np.concatenate(pair) for pair in zip(first, second, strict=True))
+        return np.concatenate((first, second))
+
+    return Speeds(**{name: both(name) for name in Speeds.__struct_fields__})
 
 
 def selected(known: Speeds, places: Shares) -> Speeds:
@@ -206,8 +212,8 @@ def _follow(speeds: Speeds, n: Floats, t: Floats, where: NDArray[np.bool_]) -> S
         covariance=pab - gain * ph_a * ph_b,
         per_sample_variance=pbb - gain * ph_b * ph_b,
         noise_variance=_noise_variance(speeds, surprise, noise / variance, where),
-        surprises=_pushed(speeds.surprises, surprise, where),
-        log_ratios=_pushed(speeds.log_ratios, log_ratio, where),
+        surprises=(*speeds.surprises[1:], surprise),
+        log_ratios=(*speeds.log_ratios[1:], log_ratio),
     )
 
 
@@ -222,31 +228,35 @@ def _noise_variance(
     speeds: Speeds, surprise: Floats, noise_part: Floats, where: NDArray[np.bool_]
 ) -> Floats:
     """σ², moved towards what makes the surprises of variance 1; by outliers only so far."""
-    rate = np.maximum(1 / (speeds.observed + 4), 0.02) * noise_part
+    rate = np.maximum(1 / (speeds.observed + 2), 0.02) * noise_part
     excess = np.minimum(surprise**2, OUTLIER**2) - 1
     moved = speeds.noise_variance * (1 + rate * excess)
     bounded = np.clip(moved, LEAST_NOISE**2, GREATEST_NOISE**2)
     return np.where(where, bounded, speeds.noise_variance)
 
 
-def _pushed(
-    window: NDArray[np.float64], newest: Floats, where: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    moved = np.concatenate((window[1:], newest[None]))
-    return np.where(where, moved, window)
+def _num_beyond(window: tuple[Floats, ...], limit: float) -> NDArray[np.int8]:
+    """In how many steps of the window each worker was beyond `limit`, on its side."""
+    count = np.zeros(len(window[0]), dtype=np.int8)
+    for row in window:
+        count += row > limit if limit > 0 else row < limit
+    return count
 
 
 def _find_changes(speeds: Speeds) -> tuple[Speeds, Floats]:
     """Sets the speed anew where most of the last steps were surprising in the same direction."""
-    limit = CHANGE + CHANGE_PER_LOG_WORKER * math.log(max(speeds.surprises.shape[1], 1))
-    slower = np.count_nonzero(speeds.surprises > limit, axis=0) >= MAJORITY
-    faster = np.count_nonzero(speeds.surprises < -limit, axis=0) >= MAJORITY
+    count = len(speeds.fixed_s)
+    limit = CHANGE + CHANGE_PER_LOG_WORKER * math.log(count)
+    slower = _num_beyond(speeds.surprises, limit) >= MAJORITY
+    faster = _num_beyond(speeds.surprises, -limit) >= MAJORITY
     changed = slower | faster
     if not changed.any():
-        return speeds, np.ones(len(changed))
+        return speeds, np.ones(count)
     toward = np.where(slower, 1, -1)
-    speaking = toward * speeds.surprises > CHANGE / 2
-    mean = (speeds.log_ratios * speaking).sum(axis=0) / np.maximum(speaking.sum(axis=0), 1)
+    speaking = toward * np.stack(speeds.surprises) > CHANGE / 2
+    mean = (np.stack(speeds.log_ratios) * speaking).sum(axis=0) / np.maximum(
+        speaking.sum(axis=0), 1
+    )
     factor = np.where(changed, np.exp(mean), 1.0)
     a, b = speeds.fixed_s * factor, speeds.per_sample_s * factor
     level = np.where(changed, speeds.noise_variance / MAJORITY, 0.0)
@@ -258,7 +268,7 @@ def _find_changes(speeds: Speeds) -> tuple[Speeds, Floats]:
         fixed_variance=factor**2 * speeds.fixed_variance + level * a * a,
         covariance=factor**2 * speeds.covariance + level * a * b,
         per_sample_variance=factor**2 * speeds.per_sample_variance + level * b * b,
-        surprises=np.where(changed, 0.0, speeds.surprises),
-        log_ratios=np.where(changed, 0.0, speeds.log_ratios),
+        surprises=tuple(np.where(changed, 0.0, row) for row in speeds.surprises),
+        log_ratios=tuple(np.where(changed, 0.0, row) for row in speeds.log_ratios),
     )
     return after, factor

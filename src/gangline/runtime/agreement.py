@@ -21,6 +21,7 @@ class Statement(NamedTuple):
     """What one worker knows at the end of a backward pass."""
 
     view: int
+    epoch: int
     step: int
     micro: int
     """Which part of an accumulation window."""

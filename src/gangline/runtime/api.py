@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gangline.runtime import backward
 from gangline.runtime.loader import evaluation_loader
+from gangline.runtime.order import ShuffledOrder, order_of
 from gangline.runtime.preparation import Options, set_up
 from gangline.runtime.refusals import check_loader
 from gangline.runtime.session import Session, open_session
@@ -160,7 +161,7 @@ def mean(value: float | Tensor, weight: float = 1.0) -> float | Tensor:
     All workers must call it. A worker with weight 0 may bring any value, even NaN. A number gives a
     number, a tensor a tensor; where all weights are 0 the result is NaN.
     """
-    if weight < 0:
+    if not weight >= 0:  # NaN is no weight either
         raise UsageError(f"a weight is at least 0, not {weight}")
     local = torch.as_tensor(value).detach().to("cpu", torch.float64)
     part = torch.zeros_like(local) if weight == 0 else local * weight
@@ -192,10 +193,28 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
     """
     check_loader(loader)
     session = _session()
+    order = order_of(
+        loader.sampler,
+        length=len(loader.dataset),  # type: ignore[arg-type]
+        seed=0,
+    )
+    # In a shuffled evaluation nothing depends on the order, so none needs to be agreed.
+    is_free = isinstance(order, ShuffledOrder)
+    indices = range(order.length) if is_free else order.indices(0, _agree_on_order)
     if _job.training is None:
-        return evaluation_loader(loader, [1] * session.group.size, rank=session.group.rank)
-    view, own_rank = _job.training.view_now()
-    return evaluation_loader(loader, view.shares, rank=own_rank)
+        shares, own_rank = (1,) * session.group.size, session.group.rank
+    else:
+        view, own_rank = _job.training.view_now()
+        shares = view.shares
+    return evaluation_loader(loader, indices, shares=shares, rank=own_rank)
+
+
+def _agree_on_order(exchange: Callable[[Group], Tensor], key: tuple[str, int]) -> Tensor:
+    """An evaluation's order is drawn anew each time, as a loader does it; nothing is remembered."""
+    training = _job.training
+    if training is None:
+        return _session().communicator.call(exchange)
+    return training.collective(exchange)
 
 
 def shutdown() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,31 +22,36 @@ class Buffers:
     """The floating-point buffers of the models, and which of them have changed."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
-        self._watched: list[tuple[Tensor, Tensor]] = []
+        self._watched: list[tuple[dict[str, Tensor | None], str, str]] = []
+        """By owner and name, as a forward pass may assign a new tensor; with the tell-tale's name."""
         seen: set[int] = set()
         for model in models:
             for module in model.modules():
-                for buffer in module._buffers.values():
+                for name, buffer in module._buffers.items():
                     if buffer is None or not buffer.is_floating_point() or id(buffer) in seen:
                         continue
                     seen.add(id(buffer))
-                    self._watched.append((buffer, _tell_tale(module, buffer)))
-        self._versions = [tale._version for _, tale in self._watched]
+                    self._watched.append((module._buffers, name, _tell_tale(module, name)))
+        self._marks = self._mark()
 
     @property
     def all(self) -> list[Tensor]:
-        return [buffer for buffer, _ in self._watched]
+        return [_present(owner, name) for owner, name, _ in self._watched]
 
     def changed(self) -> bytes:
         """One byte per buffer: 1 where it changed since the last `settle`."""
         return bytes(
-            tale._version != version
-            for (_, tale), version in zip(self._watched, self._versions, strict=True)
+            old is not new or before != after
+            for (old, before), (new, after) in zip(self._marks, self._mark(), strict=True)
         )
 
     def settle(self) -> None:
         """What the buffers hold now is the same on all workers."""
-        self._versions = [tale._version for _, tale in self._watched]
+        self._marks = self._mark()
+
+    def _mark(self) -> list[tuple[Tensor, int]]:
+        tales = [_present(owner, tale) for owner, _, tale in self._watched]
+        return [(tale, tale._version) for tale in tales]
 
     def collect(self, chosen: Sequence[bool | int], weight: float) -> Tensor:
         """The chosen buffers, weighted, in one flat tensor of double precision."""
@@ -74,12 +79,18 @@ def checksum(flags: bytes) -> int:
     return zlib.crc32(flags)
 
 
-def _tell_tale(module: nn.Module, buffer: Tensor) -> Tensor:
-    """The tensor whose version shows that `buffer` changed.
+def _present(owner: dict[str, Tensor | None], name: str) -> Tensor:
+    buffer = owner[name]
+    assert buffer is not None
+    return buffer
+
+
+def _tell_tale(module: nn.Module, name: str) -> str:
+    """The buffer whose version shows that the buffer `name` changed.
 
     BatchNorm's kernels write the running statistics without raising their version, but they count
-    the batches in a tensor that does.
+    the batches in a tensor that does. (InstanceNorm counts nothing, and raises the version.)
     """
-    if isinstance(module, _NormBase) and module.num_batches_tracked is not None:
-        return module.num_batches_tracked
-    return buffer
+    if isinstance(module, _BatchNorm) and module.num_batches_tracked is not None:
+        return "num_batches_tracked"
+    return name

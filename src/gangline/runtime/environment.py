@@ -43,6 +43,11 @@ def find_launch(environment: Mapping[str, str]) -> Launch | TorchRun | None:
             f"RANK, WORLD_SIZE and MASTER_PORT must be whole numbers ({error}); start the script "
             "with `torchrun --nproc-per-node N script.py` or `gangline run script.py`"
         ) from error
+    if not 0 <= worker < workers:
+        raise UsageError(
+            f"RANK is {worker} and WORLD_SIZE is {workers}: a rank is from 0 to WORLD_SIZE - 1; "
+            "start the script with `torchrun --nproc-per-node N script.py` or `gangline run script.py`"
+        )
     return TorchRun(
         run=environment.get("TORCHELASTIC_RUN_ID", "torchrun"),
         worker=worker,

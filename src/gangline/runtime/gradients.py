@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from gangline.collectives import Group, Header
     from gangline.runtime.communicator import Communicator
 
+_POSITION = ("view", "epoch", "step", "micro", "phase")
+
 
 class Gradients:
     """The gradient of the prepared models: hooks, units and their exchange."""
@@ -48,6 +50,7 @@ class Gradients:
         self._buffers = buffers
         self._communicator = communicator
         self._weight = 0.0
+        self._part = 1.0
         self._weight_future: Future[float] | None = None
         self._is_window_open = False
         self._plans: dict[int, list[int]] = {}
@@ -65,12 +68,21 @@ class Gradients:
 
     # --- one batch -------------------------------------------------------------------------------
 
-    def start(self, weight: float | Future[float], *, is_update: bool, num_done: int = 0) -> None:
+    def start(
+        self,
+        weight: float | Future[float],
+        *,
+        is_update: bool,
+        part: float = 1.0,
+        num_done: int = 0,
+    ) -> None:
         """A new batch: its gradients count `weight`; they are exchanged if `is_update`.
 
+        `part` is this worker's fraction of the window's samples, by which statistics are averaged.
         The first `num_done` passes were exchanged and applied before somebody was lost: they are
         run again for the sake of the loop, and their gradients are dropped.
         """
+        self._part = part
         self._num_done = num_done
         if isinstance(weight, Future):
             self._weight_future = weight
@@ -79,6 +91,15 @@ class Gradients:
         self._is_update = is_update
         self._is_void = False
         self._phase = 0
+
+    def stop(self) -> None:
+        """The epoch is over: no batch is there that a gradient could count for."""
+        self._is_update = False
+
+    @property
+    def has_fired(self) -> bool:
+        """Whether the present pass has given a parameter of ours a gradient."""
+        return any(slot.fired for slot in self._slots)
 
     @property
     def num_exchanged(self) -> int:
@@ -146,7 +167,7 @@ class Gradients:
         A pass that touched none of our models is nobody's business, unless `is_forced`.
         """
         self._in_backward = False
-        if not is_forced and not any(slot.fired for slot in self._slots):
+        if not is_forced and not self.has_fired:
             self._restore()
             return False
         if self._is_void:
@@ -155,7 +176,7 @@ class Gradients:
         if self._is_update and not self._is_paused and self._phase < self._num_done:
             self._drop()
             return False
-        if not self._is_sending:
+        if not is_forced and not self._is_sending:
             self._keep()
             return False
         self._send_up_to(len(self._plan) - 1)
@@ -178,7 +199,7 @@ class Gradients:
         for future in self._exchanges:
             future.result()
         agreed = decode(header)
-        if agreed.differ("view", "step", "micro", "phase"):
+        if agreed.differ(*_POSITION):
             raise MismatchError(_drifted_apart(agreed))
         late = [i for i, dirty in enumerate(agreed.units) if dirty and i not in self._plan]
         for index in late:
@@ -195,6 +216,12 @@ class Gradients:
     def fail(self) -> None:
         """The backward pass raised: leave the gradients as they are and forget the pass."""
         self._in_backward = False
+        for future in self._exchanges:  # a unit that is under way must not be written to
+            future.exception()
+        for index in self._plan[: self._num_sent]:
+            for slot in self._units[index].slots:
+                if slot.content is Content.LOCAL:
+                    slot.content = Content.GLOBAL
         self._restore()
 
     def hide(self) -> list[torch.Tensor | None]:
@@ -233,6 +260,12 @@ class Gradients:
 
     def _on_gradient(self, unit: Unit, slot: Slot, parameter: torch.Tensor) -> None:
         gradient = parameter.grad
+        if not self._in_backward and self._communicator.group.size > 1:
+            raise UnsupportedError(
+                f"parameter {slot.name!r} got a gradient from a backward pass that gangline does not "
+                "see: call loss.backward() or torch.autograd.backward(), not a copy of that function "
+                "that was kept from before prepare()"
+            )
         if gradient is None or not self._in_backward:
             return
         _check_gradient(slot, gradient)
@@ -308,7 +341,7 @@ class Gradients:
     def _exchange_buffers(self, changed: bytes, *, differ: bool) -> None:
         chosen = self._agree(changed, differ=differ)
         if any(chosen):
-            flat = self._buffers.collect(chosen, self._resolved_weight())
+            flat = self._buffers.collect(chosen, self._part)
             self._communicator.call(lambda group: group.all_reduce(flat))
             self._buffers.restore(chosen, flat)
             self._buffers.settle()
@@ -394,7 +427,7 @@ def _drifted_apart(agreed: Agreed) -> str:
     low, high = agreed.least, agreed.most
     places = [
         f"{name} {getattr(low, name)} to {getattr(high, name)}"
-        for name in ("view", "step", "micro", "phase")
+        for name in _POSITION
         if getattr(low, name) != getattr(high, name)
     ]
     return (

@@ -29,10 +29,13 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
     accumulate: int
     drop_last: bool
     order: str
+    samples_per_epoch: int
     reduction: str
     has_weight: bool
     parameters: tuple[str, ...]
     buffers: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    shares: tuple[float, ...] | None
     stateful: tuple[str, ...]
 
 
@@ -64,7 +67,7 @@ def compare(group: Group, mine: Introduction) -> None:
 
 
 def _difference(expected: Any, found: Any) -> str:
-    if not isinstance(expected, tuple):
+    if not (isinstance(expected, tuple) and isinstance(found, tuple)):
         return f"{found!r} instead of {expected!r}"
     for index, (one, other) in enumerate(zip(expected, found, strict=False)):
         if one != other:
@@ -96,8 +99,16 @@ def _copy_piece(group: Group, tensors: list[Tensor], root: int) -> None:
     group.broadcast(carrier, root)
     start = 0
     for tensor in tensors:
-        tensor.data.copy_(flat[start : start + tensor.numel()].view_as(tensor))
+        _copy(tensor.data, flat[start : start + tensor.numel()].view_as(tensor))
         start += tensor.numel()
+
+
+def _copy(target: Tensor, source: Tensor) -> None:
+    """Copies, also into an expanded tensor, whose equal elements share their memory."""
+    for dimension, stride in enumerate(target.stride()):
+        if stride == 0:
+            target, source = target.narrow(dimension, 0, 1), source.narrow(dimension, 0, 1)
+    target.copy_(source)
 
 
 def copy_state(group: Group, objects: Sequence[Any], *, root: int = 0) -> None:

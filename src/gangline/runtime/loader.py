@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
-from gangline.collectives.protocol import part_bounds
 from gangline.runtime.handout import Handout, cut_window, num_steps
 
 if TYPE_CHECKING:
@@ -243,15 +242,13 @@ def rebuild(loader: DataLoader[Any], batch_sampler: Any) -> DataLoader[Any]:
 
 
 def evaluation_loader(
-    loader: DataLoader[Any], shares: Sequence[int], *, rank: int
+    loader: DataLoader[Any], indices: Sequence[int], *, shares: Sequence[int], rank: int
 ) -> DataLoader[Any]:
     """This worker's part of an evaluation data set: every sample is somebody's, exactly once."""
-    length = len(loader.dataset)  # type: ignore[arg-type]
-    everyone = part_bounds(length, sum(shares))
-    start = everyone[sum(shares[:rank])]
-    stop = everyone[sum(shares[: rank + 1])]
-    assert loader.batch_size is not None
-    return rebuild(loader, BatchSampler(range(start, stop), loader.batch_size, drop_last=False))
+    start = len(indices) * sum(shares[:rank]) // sum(shares)
+    stop = len(indices) * sum(shares[: rank + 1]) // sum(shares)
+    assert loader.batch_size is not None  # check_loader refuses loaders without a batch size
+    return rebuild(loader, BatchSampler(indices[start:stop], loader.batch_size, drop_last=False))
 
 
 def order_seed(loader: DataLoader[Any]) -> int:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.utils.data import RandomSampler, SequentialSampler
 
+from gangline.spec.errors import UnsupportedError, UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -67,13 +69,24 @@ class DrawnOrder:
     def __init__(self, sampler: Iterable[int]) -> None:
         self._sampler = sampler
         self.name = f"drawn by {type(sampler).__name__}"
-        self.length = len(sampler)  # type: ignore[arg-type]
+        try:
+            self.length = len(sampler)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise UnsupportedError(
+                f"the sampler {type(sampler).__name__} has no __len__: gangline must know how many "
+                "samples an epoch has"
+            ) from error
 
     def indices(self, epoch: int, agree: Agree) -> Sequence[int]:
         def draw(group: Group) -> torch.Tensor:
             drawn = torch.zeros(self.length, dtype=torch.int64)
             if group.rank == 0:
                 drawn = torch.tensor(list(self._sampler), dtype=torch.int64)
+                if len(drawn) != self.length:
+                    raise UsageError(
+                        f"the sampler {type(self._sampler).__name__} drew {len(drawn)} samples, and "
+                        f"its __len__ says {self.length}: make the two agree"
+                    )
             group.broadcast(drawn, 0)
             return drawn
 

@@ -14,12 +14,13 @@ from torch.utils.data import DataLoader
 
 import gangline
 from gangline.emulation.pacing import Pacer, pace
+from gangline.planning.allocation import check_allocation
 from gangline.runtime.handshake import Introduction, compare, copy_state, copy_tensors
 from gangline.runtime.layout import Layout, build_layout
 from gangline.runtime.loader import ShareLoader, ShareSampler, order_seed, rebuild
 from gangline.runtime.messages import Ready
 from gangline.runtime.metrics import MetricsProbe
-from gangline.runtime.order import order_of
+from gangline.runtime.order import Order, order_of
 from gangline.runtime.prepared import Prepared
 from gangline.runtime.refusals import check_loader, check_models, check_optimizers
 from gangline.runtime.session import Session, now
@@ -63,6 +64,8 @@ class Options:
             raise UsageError(
                 "a sum-reduced loss needs no weight: leave out weight=, or make the loss a mean"
             )
+        if self.allocation is not None:
+            check_allocation(self.allocation)
         if self.max_share is not None and self.max_share < 1:
             raise UsageError(f"max_share is a number of samples, at least 1, not {self.max_share}")
         for item in self.stateful:
@@ -89,8 +92,9 @@ class Request:
     shares: tuple[float, ...] | None
 
     @property
-    def order_name(self) -> str:
-        return order_of(self.loader.sampler, length=self.length, seed=0).name
+    def order(self) -> Order:
+        """The epochs' order, but for its seed."""
+        return order_of(self.loader.sampler, length=self.length, seed=0)
 
 
 def set_up(
@@ -145,6 +149,8 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
     if shares is not None and not session.is_late:
         _check_shares(shares, session.group.size)
     has_batch_norm = any(isinstance(m, _BatchNorm) for model in models for m in model.modules())
+    if has_batch_norm:
+        _check_batch_norm(global_batch, session.group.size)
     return Request(
         prepared=Prepared(models=models, optimizers=optimizers, stateful=options.stateful),
         loader=loader,
@@ -220,6 +226,15 @@ def _check_batch(global_batch: int, workers: int, length: int) -> None:
         )
 
 
+def _check_batch_norm(global_batch: int, workers: int) -> None:
+    if workers > 1 and global_batch < 2 * workers:
+        raise UsageError(
+            f"a global batch of {global_batch} leaves some of {workers} workers a single sample, which "
+            f"BatchNorm cannot normalise: give at least global_batch={2 * workers}, or start "
+            "fewer workers"
+        )
+
+
 def _introduce(request: Request, layout: Layout) -> Introduction:
     options, loader = request.options, request.loader
     return Introduction(
@@ -229,7 +244,8 @@ def _introduce(request: Request, layout: Layout) -> Introduction:
         global_batch=request.global_batch,
         accumulate=options.accumulate,
         drop_last=loader.drop_last,
-        order=request.order_name,
+        order=request.order.name,
+        samples_per_epoch=request.order.length,
         reduction=options.reduction,
         has_weight=options.weight is not None,
         parameters=layout.signature,
@@ -238,6 +254,8 @@ def _introduce(request: Request, layout: Layout) -> Introduction:
             for model in request.prepared.models
             for name, buffer in model.named_buffers()
         ),
+        optimizers=tuple(type(item).__name__ for item in request.prepared.optimizers),
+        shares=options.shares,
         stateful=tuple(type(item).__name__ for item in options.stateful),
     )
 

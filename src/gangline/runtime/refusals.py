@@ -82,7 +82,7 @@ def check_loader(loader: DataLoader[object]) -> None:
             "the loader has batch_size=None, so it hands out single samples: set batch_size, and "
             "give prepare() the global_batch"
         )
-    if type(loader.batch_sampler) is not BatchSampler:
+    if type(loader.batch_sampler) is not BatchSampler or loader.batch_size is None:
         raise UnsupportedError(
             f"the loader has a batch sampler of its own ({type(loader.batch_sampler).__name__}): "
             "gangline makes the batches. Give the order by sampler= and the size by global_batch="

@@ -21,6 +21,7 @@ from gangline.runtime.place import Place, place_of
 from gangline.runtime.transports import (
     DEFAULT_TRANSPORT,
     Door,
+    check_transport,
     interface_towards,
     make_group,
     open_door,
@@ -70,6 +71,8 @@ class Session:
 
 def open_session(*, transport: str | None, run_dir: str | None, timeout_s: float) -> Session:
     """Finds this process's place, connects it with the others, and opens its event log."""
+    if transport is not None:
+        check_transport(transport)
     place = place_of(find_launch(os.environ), timeout_s=timeout_s)
     if place.find_coordinator is None:
         return Session(place, Communicator(SoloGroup()), _open_log(place, run_dir))

@@ -49,6 +49,10 @@ def _pack(value: Any, path: str, tensors: list[Tensor]) -> Any:
     if isinstance(value, Tensor):
         tensors.append(value.detach())
         return {"tensor": len(tensors) - 1}
+    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+        raise UnsupportedError(
+            f"{path} is {value}, which does not fit into 64 bits and cannot be sent to other workers"
+        )
     if type(value) in _SCALARS:
         return {"value": value}
     for name, kind in _DICTS.items():

@@ -124,7 +124,12 @@ class Training:
         self.handout = handout
         self._set(handed_out=handout.step, calls=0)
         self._membership.forget(lambda key: _is_old(key, self.position))
-        self._gradients.start(weight, is_update=handout.is_update, num_done=self.position.phase)
+        self._gradients.start(
+            weight,
+            is_update=handout.is_update,
+            part=handout.share / handout.total,
+            num_done=self.position.phase,
+        )
         if self._pacer is not None:
             self._pacer.begin()
         if self._probe is not None:
@@ -142,6 +147,7 @@ class Training:
     def end_epoch(self) -> bool:
         """All batches are done, here; False where somebody was lost and there is more to do."""
         epoch, samples = self.position.epoch, self.position.start
+        self._gradients.stop()
         self.collective(_meet)
         if self._is_void:
             self._restart()
@@ -195,6 +201,7 @@ class Training:
 
     def begin_backward(self) -> None:
         if not self._is_passing_through:
+            self._guard.check()
             self._gradients.begin()
 
     def end_backward(self) -> None:
@@ -205,17 +212,17 @@ class Training:
         if self._is_passing_through:
             self._clock.computed()
             return
-        if self._gradients.finish_local():
-            if self.handout is None:
-                raise UsageError(
-                    "backward() was called before the prepared loader handed out a batch: gangline "
-                    "weighs every gradient by the batch's share. Call backward() inside the loop "
-                    "over the loader that prepare() returned"
-                )
-            self._clock.computed()
+        if self.handout is None and self._gradients.has_fired:
+            self._gradients.fail()
+            raise UsageError(
+                "backward() was called before the prepared loader handed out a batch: gangline "
+                "weighs every gradient by the batch's share. Call backward() inside the loop "
+                "over the loader that prepare() returned"
+            )
+        must_exchange = self._gradients.finish_local()
+        self._clock.computed()
+        if must_exchange and self.handout is not None:
             self._exchange(self.handout)
-        else:
-            self._clock.computed()
 
     def fail_backward(self) -> None:
         if not self._is_passing_through:
@@ -228,6 +235,7 @@ class Training:
     def _exchange(self, handout: Handout) -> None:
         statement = Statement(
             view=handout.view,
+            epoch=handout.epoch,
             step=handout.step,
             micro=handout.micro,
             phase=0,
@@ -264,7 +272,8 @@ class Training:
         )
 
     def _rates_checksum(self) -> int:
-        rates = [group["lr"] for opt in self.prepared.optimizers for group in opt.param_groups]
+        groups = [group for opt in self.prepared.optimizers for group in opt.param_groups]
+        rates = [group["lr"] for group in groups if "lr" in group]
         return zlib.crc32(repr([float(rate) for rate in rates]).encode())
 
     def _check_rates(self, agreed: Agreed) -> None:

@@ -92,13 +92,18 @@ class GlooDoor:
 
 def open_door(transport: str, *, host: str, token: str, timeout_s: float) -> Door:
     """The door of a transport, on the given interface."""
+    check_transport(transport)
     if transport == "gloo":
         return GlooDoor(host, timeout_s=timeout_s)
-    if transport in TRANSPORTS:
-        return WireDoor(host, token=token, timeout_s=timeout_s, shared_memory=transport == "wire")
-    raise UsageError(
-        f"transport {transport!r} is not known; choose one of: {', '.join(TRANSPORTS)}"
-    )
+    return WireDoor(host, token=token, timeout_s=timeout_s, shared_memory=transport == "wire")
+
+
+def check_transport(transport: str) -> None:
+    """Refuses a name that is no transport's, also where a job of one would not need it."""
+    if transport not in TRANSPORTS:
+        raise UsageError(
+            f"transport {transport!r} is not known; choose one of: {', '.join(TRANSPORTS)}"
+        )
 
 
 def make_group(door: Door, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]) -> Group:

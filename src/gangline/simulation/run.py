@@ -214,10 +214,9 @@ class Simulation:
         )
 
     def _metrics(self, members: tuple[int, ...]) -> MetricsMeasured:
-        nodes = self._scenario.worker_nodes
         return MetricsMeasured(
             workers=members,
             operations_per_s=1 / self._true_costs()[1],
-            memory_bytes=np.array([node.memory_bytes for node in nodes]),
-            latency_s=np.array([node.latency_s for node in nodes]),
+            memory_bytes=self._workers.memory_bytes,
+            latency_s=self._workers.latency_s,
         )

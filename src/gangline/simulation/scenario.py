@@ -174,6 +174,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             log_drift=np.log1p([n.drift for n in nodes]),
             pause_probability=np.array([n.pause_probability for n in nodes]),
             pause_s=np.array([n.pause_s for n in nodes]),
+            memory_bytes=np.array([n.memory_bytes for n in nodes]),
+            latency_s=np.array([n.latency_s for n in nodes]),
             slowdowns=self._slowdowns(),
             first_step_factors=self.first_step_factors,
         )

@@ -37,6 +37,10 @@ class SimulatedWorkers(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """How likely a step is interrupted."""
     pause_s: Floats
     """How long it is then interrupted."""
+    memory_bytes: Floats
+    """Memory in use."""
+    latency_s: Floats
+    """Round trip to the coordinator."""
     slowdowns: tuple[Slowdown, ...] = ()
     first_step_factors: tuple[float, ...] = ()
     """How much longer the first steps take: memory is allocated, kernels are chosen."""

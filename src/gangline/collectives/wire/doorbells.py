@@ -72,8 +72,7 @@ class Doorbells:
         else:
             # The last one to come wakes those who gave up watching.
             for peer in self._peers:
-                if self._sleeping[peer]:
-                    os.eventfd_write(self._cords.bells[peer], 1)
+                self.wake(peer)
         if _IS_WEAKLY_ORDERED:
             self.fence()
         return turn

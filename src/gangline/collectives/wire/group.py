@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
@@ -123,6 +124,8 @@ class WireGroup:
             return operation()
         except BaseException as error:
             self._failure = str(error) or type(error).__name__
+            # What the traceback still shows must not keep the shared memory alive.
+            traceback.clear_frames(error.__traceback__)
             self._door.close()
             if self._door.alarm.aborted and not isinstance(error, ExchangeAborted):
                 # The broken connections were this process's own doing.

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gangline simulate`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gangline.cli import cmd_simulate
+from gangline.eventlog import read_run
+from gangline.spec.errors import UsageError
+from gangline.spec.event import LogOpened, RunEnded, StepDone
+
+FILE = "".join(f'[[nodes]]\nname = "n{i}"\nspeed = {s}\n' for i, s in enumerate((1, 0.5, 0.2, 0.1)))
+
+
+@pytest.fixture
+def invoke(tmp_path):
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    cmd_simulate.register(app)
+    path = tmp_path / "cluster.toml"
+    path.write_text(FILE)
+
+    def call(*arguments):
+        result = CliRunner().invoke(
+            app, ["simulate", "--cluster", str(path), "--steps", "40", *arguments]
+        )
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return call
+
+
+def test_it_says_what_happened_and_why(invoke):
+    text = invoke("--global-batch", "256")
+    assert "40 steps of 4 workers, global batch 256, balanced" in text
+    assert "efficiency 0." in text
+    assert "64 64 64 64" in text
+    assert "cut anew" in " ".join(text.split())
+
+
+def test_it_prints_one_document_with_json(invoke):
+    answer = json.loads(invoke("--json", "--seed", "5", "--allocation", "random"))
+    assert answer["workers"] == 4
+    assert answer["global_batch"] == 256
+    assert answer["seed"] == 5
+    assert answer["allocation"] == "random"
+    assert answer["log"] is None
+    assert 0 < answer["efficiency"] < 1
+    assert answer["efficiency"] == pytest.approx(answer["optimum_s"] / answer["step_s"])
+    assert sum(answer["views"][0]["shares"]) == 256
+
+
+def test_it_is_repeatable(invoke):
+    assert invoke("--json") == invoke("--json")
+    assert invoke("--json") != invoke("--json", "--seed", "1")
+
+
+def test_it_writes_a_log_that_can_be_read(invoke, tmp_path):
+    run_dir = tmp_path / "run"
+    text = invoke("--run-dir", str(run_dir))
+    events = list(read_run(run_dir))
+    assert "simulator.jsonl" in text
+    assert isinstance(events[0], LogOpened)
+    assert (events[0].source, events[0].run, events[0].t) == ("simulator", "cluster", 0.0)
+    assert isinstance(events[-1], RunEnded)
+    assert sum(isinstance(event, StepDone) for event in events) == 160
+
+
+def test_a_log_is_not_written_over(invoke, tmp_path):
+    invoke("--run-dir", str(tmp_path / "run"))
+    with pytest.raises(UsageError, match=r"there is a log already: .*; give another --run-dir"):
+        invoke("--run-dir", str(tmp_path / "run"))
+
+
+def test_many_shares_are_cut_short(invoke, tmp_path):
+    path = tmp_path / "many.toml"
+    path.write_text('[[nodes]]\nname = "rack"\nworkers = 12\n')
+    assert "64 64 64 64 64 64 64 64 …" in invoke("--cluster", str(path))
+
+
+def test_nonsense_is_refused(invoke):
+    with pytest.raises(UsageError, match="global_batch must be at least 1, not 0"):
+        invoke("--global-batch", "0")
+    with pytest.raises(UsageError, match="no allocation 'best'"):
+        invoke("--allocation", "best")
