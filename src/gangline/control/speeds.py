@@ -133,7 +133,14 @@ def joined(known: Speeds, newcomers: Speeds) -> Speeds:
 
 def selected(known: Speeds, places: Shares) -> Speeds:
     """Some of the workers, in the order of `places`."""
-    return Speeds(**{name: getattr(known, name)[..., places] for name in Speeds.__struct_fields__})
+
+    def some(name: str) -> Any:
+        values = getattr(known, name)
+        if isinstance(values, tuple):
+            return tuple(one[places] for one in values)
+        return values[places]
+
+    return Speeds(**{name: some(name) for name in Speeds.__struct_fields__})
 
 
 def observe(speeds: Speeds, samples: Shares, compute_s: Floats) -> tuple[Speeds, Floats]:

@@ -17,7 +17,7 @@ from gangline.runtime.messages import Failed
 from gangline.runtime.regroup import Results, Truth, become_alike
 from gangline.runtime.session import now
 from gangline.runtime.transports import make_group
-from gangline.spec.errors import ExchangeError
+from gangline.spec.errors import ExchangeError, MismatchError
 from gangline.spec.event import Regrouped
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class Membership:
     def fail(self, error: ExchangeError, position: Position) -> None:
         """An exchange failed. Raises it where nobody could mend the group."""
         client = self._session.client
-        if client is None or not client.is_elastic:
+        is_own_fault = isinstance(error, MismatchError)
+        if client is None or not client.is_elastic or is_own_fault:
             raise error
         if self._broken_s is None:
             self._broken_s = time.perf_counter()
