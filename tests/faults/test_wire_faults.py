@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+
+from gangline.collectives import wire
+from gangline.collectives.wire import WireAddress, WireGroup, WireOptions
+from gangline.spec.errors import ExchangeAborted, ExchangeError
 from wire_members import (
     KEY,
     SHARED,
@@ -27,10 +31,6 @@ from wire_members import (
     members,
     nothing_left_behind,
 )
-
-from gangline.collectives import wire
-from gangline.collectives.wire import WireAddress, WireGroup, WireOptions
-from gangline.spec.errors import ExchangeAborted, ExchangeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+
+from gangline.collectives import gather_bytes, wire
+from gangline.collectives.protocol import part_bounds
+from gangline.collectives.wire import WireGroup, WireOptions
+from gangline.spec.errors import ExchangeError, UsageError
 from wire_members import (
     KEY,
     SHARED,
@@ -22,11 +27,6 @@ from wire_members import (
     nothing_left_behind,
     run_members,
 )
-
-from gangline.collectives import gather_bytes, wire
-from gangline.collectives.protocol import part_bounds
-from gangline.collectives.wire import WireGroup, WireOptions
-from gangline.spec.errors import ExchangeError, UsageError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

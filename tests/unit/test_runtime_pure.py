@@ -18,6 +18,7 @@ from gangline.runtime.agreement import Statement, decode, encode
 from gangline.runtime.handout import cut_shares, cut_window, num_steps
 from gangline.runtime.loader import ShareSampler
 from gangline.runtime.order import DrawnOrder, SequentialOrder, ShuffledOrder, order_of
+from gangline.runtime.position import Position
 from gangline.runtime.stepclock import StepClock, StepTimes
 from gangline.spec import View
 from gangline.spec.errors import UsageError
@@ -88,6 +89,10 @@ class ChangingViews:
     def __init__(self, shares: list[tuple[int, ...]], *, rank: int) -> None:
         self._shares = shares
         self._rank = rank
+        self.position = Position.at_start()
+
+    def collective(self, exchange: Callable[[Group], torch.Tensor], key: Any) -> torch.Tensor:
+        return on_a_group_of_one(exchange, key)
 
     def view_for(self, step: int) -> tuple[View, int]:
         shares = self._shares[step % len(self._shares)]
@@ -136,18 +141,18 @@ def test_an_epoch_uses_each_sample_once_when_the_shares_change(
                 assert len(indices) == handout.samples
                 used += indices
     whole = length - length % batch if drop_last else length
-    assert sorted(used) == sorted(order.indices(0)[:whole])
+    assert sorted(used) == sorted(order.indices(0, on_a_group_of_one)[:whole])
 
 
 # --- orders ------------------------------------------------------------------------------------------
 
 
-def on_a_group_of_one(exchange: Callable[[Group], torch.Tensor]) -> torch.Tensor:
+def on_a_group_of_one(exchange: Callable[[Group], torch.Tensor], key: Any) -> torch.Tensor:
     return exchange(SoloGroup())
 
 
 def make_order(sampler: Any, length: int = 10, seed: int = 5) -> Any:
-    return order_of(sampler, length=length, seed=seed, run=on_a_group_of_one)
+    return order_of(sampler, length=length, seed=seed)
 
 
 def test_torchs_own_samplers_need_no_message() -> None:
@@ -169,23 +174,23 @@ def test_other_samplers_are_drawn(sampler: Any, name: str, length: int) -> None:
     order = make_order(sampler)
     assert isinstance(order, DrawnOrder)
     assert (order.name, order.length) == (name, length)
-    assert len(order.indices(0)) == length
+    assert len(order.indices(0, on_a_group_of_one)) == length
 
 
 def test_a_drawn_order_is_what_the_sampler_gives() -> None:
-    assert list(make_order([4, 4, 2]).indices(0)) == [4, 4, 2]
+    assert list(make_order([4, 4, 2]).indices(0, on_a_group_of_one)) == [4, 4, 2]
 
 
 @given(length=st.integers(1, 50), seed=st.integers(0, 1 << 54), epoch=st.integers(0, 100))
 def test_a_shuffled_order_follows_from_seed_and_epoch(length: int, seed: int, epoch: int) -> None:
-    indices = ShuffledOrder(length, seed).indices(epoch)
+    indices = ShuffledOrder(length, seed).indices(epoch, on_a_group_of_one)
     assert sorted(indices) == list(range(length))
-    assert indices == ShuffledOrder(length, seed).indices(epoch)
+    assert indices == ShuffledOrder(length, seed).indices(epoch, on_a_group_of_one)
 
 
 def test_every_epoch_has_another_shuffled_order() -> None:
     order = ShuffledOrder(50, 1)
-    assert len({tuple(order.indices(epoch)) for epoch in range(20)}) == 20
+    assert len({tuple(order.indices(epoch, on_a_group_of_one)) for epoch in range(20)}) == 20
 
 
 # --- agreement ---------------------------------------------------------------------------------------

@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+
+from gangline.collectives import wire
+from gangline.collectives.wire import Listener, WireOptions, frames, listener
+from gangline.collectives.wire.frames import INITIATOR, Challenge, Hello, Proof, Refusal, Shake
+from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
 from wire_members import (
     KEY,
     TCP,
@@ -25,11 +30,6 @@ from wire_members import (
     nothing_left_behind,
     run_members,
 )
-
-from gangline.collectives import wire
-from gangline.collectives.wire import Listener, WireOptions, frames, listener
-from gangline.collectives.wire.frames import INITIATOR, Challenge, Hello, Proof, Refusal, Shake
-from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -40,7 +40,8 @@ def main() -> None:
     for _ in gangline.epochs(options.epochs):
         for x, y in train:
             optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
     accuracy = evaluate(model, test)

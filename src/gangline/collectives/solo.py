@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gangline.spec.errors import UsageError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -14,9 +16,9 @@ if TYPE_CHECKING:
 class SoloGroup:
     """The only member of its group."""
 
-    rank = 0
-    size = 1
-    transport = "none"
+    rank: int = 0
+    size: int = 1
+    transport: str = "none"
 
     def all_reduce(self, tensor: Tensor, header: Header | None = None) -> None:
         """The sum over one member is what is there."""
@@ -41,3 +43,18 @@ class SoloGroup:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class OutsiderGroup(SoloGroup):
+    """Stands for the group of a running job until this worker is taken in."""
+
+    def __init__(self, *, rank: int) -> None:
+        self.rank = rank
+        self.size = rank + 1
+        self.transport = "none yet"
+
+    def all_reduce(self, tensor: Tensor, header: Header | None = None) -> None:
+        raise UsageError(
+            "this worker joins a running job, and is alone until prepare(): call gangline.mean() "
+            "and the like after prepare()"
+        )

@@ -15,6 +15,8 @@ class PublishView(msgspec.Struct, frozen=True, kw_only=True):
     """Tell all members of this view about it. They agree among themselves when it takes effect."""
 
     view: View
+    is_recovery: bool = False
+    """The group before it is broken: its members leave it at once, not at an agreed step."""
 
 
 class Say(msgspec.Struct, frozen=True, kw_only=True):

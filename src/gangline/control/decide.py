@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from gangline.control.inputs import MetricsMeasured, StepMeasured, WorkersJoined
+from gangline.control.inputs import MetricsMeasured, StepMeasured, WorkersJoined, WorkersLost
 from gangline.control.measuring import note_metrics, note_step
-from gangline.control.membership import join
+from gangline.control.membership import join, lose
 
 if TYPE_CHECKING:
     from gangline.control.commands import Command
@@ -31,6 +31,8 @@ def decide(
             return note_step(state, event, now)
         case WorkersJoined():
             return join(state, event, now)
+        case WorkersLost():
+            return lose(state, event, now)
         case MetricsMeasured():
             return note_metrics(state, event), []
         case _:

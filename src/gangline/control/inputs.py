@@ -26,6 +26,14 @@ class WorkersJoined(msgspec.Struct, frozen=True, kw_only=True):
     """The greatest share that fits into each worker's memory; None: no ceiling."""
 
 
+class WorkersLost(msgspec.Struct, frozen=True, kw_only=True):
+    """The members' group is broken: these are gone. Nobody may be gone: then it is made anew."""
+
+    workers: tuple[int, ...]
+    reason: str
+    """How it was noticed, with numbers."""
+
+
 class StepMeasured(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """All workers' reports on one step, in step order. NaN seconds where a report is missing."""
 
@@ -50,4 +58,4 @@ class MetricsMeasured(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Round trip of a small message to the coordinator."""
 
 
-ControlEvent: TypeAlias = WorkersJoined | StepMeasured | MetricsMeasured
+ControlEvent: TypeAlias = WorkersJoined | WorkersLost | StepMeasured | MetricsMeasured

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part: what happens to the view when workers join."""
+"""Who takes part: what happens to the view when workers join, and when they are lost."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from gangline.control.speeds import Speeds, joined, unknown_speeds
+from gangline.control.speeds import Speeds, joined, selected, unknown_speeds
 from gangline.control.views import cut, publish
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from gangline.control.commands import Command
-    from gangline.control.inputs import WorkersJoined
+    from gangline.control.inputs import WorkersJoined, WorkersLost
     from gangline.control.state import ControlState
     from gangline.planning.bounds import Floats
 
@@ -45,6 +45,34 @@ def join(
         reason=f"{who} joined, taken to be {basis}; {len(members)} members",
         numbers={"joined": float(count), "members": float(len(members))},
         now=now,
+        is_new_group=True,
+    )
+
+
+def lose(state: ControlState, event: WorkersLost, now: float) -> tuple[ControlState, list[Command]]:
+    """A view of those that are left, in their order; their batch is cut among them."""
+    gone = set(event.workers)
+    kept = np.array([i for i, worker in enumerate(state.members) if worker not in gone], dtype=int)
+    if len(kept) == 0:
+        return state, []
+    members = tuple(state.members[i] for i in kept)
+    fewer = msgspec.structs.replace(
+        state,
+        max_samples=state.max_samples[kept],
+        weights=state.weights[kept],
+        speeds=selected(state.speeds, kept),
+        metrics=None,
+        measurements_behind_cut=0,
+    )
+    return publish(
+        fewer,
+        members=members,
+        shares=cut(fewer),
+        reason=f"{event.reason}; {len(members)} of {len(state.members)} members go on",
+        numbers={"lost": float(len(state.members) - len(members)), "members": float(len(members))},
+        now=now,
+        is_new_group=True,
+        is_recovery=True,
     )
 
 

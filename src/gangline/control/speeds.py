@@ -144,6 +144,18 @@ def joined(known: Speeds, newcomers: Speeds) -> Speeds:
     return Speeds(**{name: both(name) for name in Speeds.__struct_fields__})
 
 
+def selected(known: Speeds, places: Shares) -> Speeds:
+    """Some of the workers, in the order of `places`."""
+
+    def some(name: str) -> Any:
+        values = getattr(known, name)
+        if isinstance(values, tuple):
+            return tuple(one[places] for one in values)
+        return values[places]
+
+    return Speeds(**{name: some(name) for name in Speeds.__struct_fields__})
+
+
 def observe(speeds: Speeds, samples: Shares, compute_s: Floats) -> tuple[Speeds, Floats]:
     """The speeds after one step, and by what factor each worker's step time was found changed.
 

@@ -56,14 +56,19 @@ def publish(
     reason: str,
     numbers: dict[str, float],
     now: float,
+    is_new_group: bool = False,
+    is_recovery: bool = False,
 ) -> tuple[ControlState, list[Command]]:
     """The state with a new view, and the commands that make it known."""
     parts = tuple(shares.tolist())
-    view = View(number=next_number(state), members=members, shares=parts, reason=reason)
+    group = 0 if state.view is None else state.view.group + is_new_group
+    view = View(
+        number=next_number(state), members=members, shares=parts, group=group, reason=reason
+    )
     if len(members) <= FEW_WORKERS:
         numbers = numbers | {f"share_{w}": float(n) for w, n in zip(members, parts, strict=True)}
     decision = Decision(
         t=now, what="publish_view", reason=reason, numbers={"view": float(view.number)} | numbers
     )
     after = msgspec.structs.replace(state, view=view, shares=shares, steps_in_view=0)
-    return after, [Say(decision=decision), PublishView(view=view)]
+    return after, [Say(decision=decision), PublishView(view=view, is_recovery=is_recovery)]

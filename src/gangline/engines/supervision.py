@@ -59,8 +59,14 @@ class StopRequest:
             self.number = number
 
 
-def supervise(engine: LocalEngine, *, watcher: Watcher) -> JobResult:
-    """Starts an engine's workers and sees them to their end."""
+def supervise(
+    engine: LocalEngine, *, watcher: Watcher, keeps_going: bool = False
+) -> JobResult:
+    """Starts an engine's workers and sees them to their end.
+
+    Workers that were killed do not end the job; those that end with an error do, unless it
+    `keeps_going`.
+    """
     started_s = time.monotonic()
     told: set[int] = set()
     with stop_signals() as request, engine:
@@ -68,7 +74,7 @@ def supervise(engine: LocalEngine, *, watcher: Watcher) -> JobResult:
         while engine.running and request.number is None:
             engine.poll()
             _tell(watcher, engine.results, told)
-            if _should_stop(engine.results):
+            if _should_stop(engine.results, keeps_going=keeps_going):
                 _await_cause(engine)
                 break
             watcher.tick()
@@ -104,8 +110,18 @@ def find_cause(results: Sequence[WorkerResult]) -> WorkerResult | None:
     return next(iter(causes or failed), None)
 
 
-def _should_stop(results: Sequence[WorkerResult]) -> bool:
-    return any(result.has_failed for result in results)
+def _should_stop(results: Sequence[WorkerResult], *, keeps_going: bool) -> bool:
+    """A killed worker is the others' business: they go on. An error in the script is everybody's."""
+    return any(result.has_failed and not _is_survivable(result, keeps_going) for result in results)
+
+
+def _is_survivable(result: WorkerResult, keeps_going: bool) -> bool:
+    return result.signal is not None or keeps_going
+
+
+def _has_survivor(results: Sequence[WorkerResult]) -> bool:
+    """Whether a worker saw the job to its end."""
+    return any(result.exit_code == 0 and not result.stopped for result in results)
 
 
 def _is_echo(result: WorkerResult) -> bool:
@@ -134,8 +150,12 @@ def _conclude(results: tuple[WorkerResult, ...], request: StopRequest, wall_s: f
     cause = find_cause(results)
     if request.number is not None:
         status, reason = "interrupted", f"the launcher got {signal.Signals(request.number).name}"
-    elif cause is not None:
+    elif cause is not None and not _has_survivor(results):
         status, reason = "failed", f"worker {cause.worker}: {cause.reason}"
+    elif cause is not None:
+        cause = None
+        lost = ", ".join(str(result.worker) for result in results if result.has_failed)
+        status, reason = "done", f"done without worker {lost}"
     else:
         status, reason = "done", "all workers ended"
     return JobResult(

@@ -134,8 +134,12 @@ def is_update() -> bool:
 def epochs(count: int) -> Iterator[int]:
     """The epochs that are still to do, 0 … count - 1."""
     training = _job.training
-    first = 0 if training is None else training.epoch
-    yield from range(first, count)
+    epoch = 0 if training is None else training.epoch
+    while epoch < count:
+        if training is not None:
+            training.skip_to_epoch(epoch)
+        yield epoch
+        epoch = epoch + 1 if training is None else max(epoch + 1, training.epoch)
 
 
 def no_sync() -> AbstractContextManager[None]:
@@ -161,12 +165,15 @@ def mean(value: float | Tensor, weight: float = 1.0) -> float | Tensor:
         raise UsageError(f"a weight is at least 0, not {weight}")
     local = torch.as_tensor(value).detach().to("cpu", torch.float64)
     part = torch.zeros_like(local) if weight == 0 else local * weight
-    flat = torch.cat([part.reshape(-1), torch.tensor([weight], dtype=torch.float64)])
+    own = torch.cat([part.reshape(-1), torch.tensor([weight], dtype=torch.float64)])
 
-    def add(group: Group) -> None:
-        group.all_reduce(flat)
+    def add(group: Group) -> Tensor:
+        total = own.clone()
+        group.all_reduce(total)
+        return total
 
-    _session().communicator.call(add)
+    training = _job.training
+    flat = _session().communicator.call(add) if training is None else training.collective(add)
     result = (flat[:-1] / flat[-1]).view_as(local)
     if isinstance(value, Tensor):
         return result.to(value.device, value.dtype if value.is_floating_point() else None)
@@ -190,16 +197,24 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
         loader.sampler,
         length=len(loader.dataset),  # type: ignore[arg-type]
         seed=0,
-        run=session.communicator.call,
     )
     # In a shuffled evaluation nothing depends on the order, so none needs to be agreed.
-    indices = range(order.length) if isinstance(order, ShuffledOrder) else order.indices(0)
+    is_free = isinstance(order, ShuffledOrder)
+    indices = range(order.length) if is_free else order.indices(0, _agree_on_order)
     if _job.training is None:
         shares, own_rank = (1,) * session.group.size, session.group.rank
     else:
         view, own_rank = _job.training.view_now()
         shares = view.shares
     return evaluation_loader(loader, indices, shares=shares, rank=own_rank)
+
+
+def _agree_on_order(exchange: Callable[[Group], Tensor], key: tuple[str, int]) -> Tensor:
+    """An evaluation's order is drawn anew each time, as a loader does it; nothing is remembered."""
+    training = _job.training
+    if training is None:
+        return _session().communicator.call(exchange)
+    return training.collective(exchange)
 
 
 def shutdown() -> None:

@@ -35,11 +35,13 @@ from gangline.spec.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gangline.spec.address import WireAddress
     from gangline.spec.view import View
 
 T = TypeVar("T")
 
-_PING_INTERVAL_S = 1.0
+_PING_INTERVAL_S = 0.5
+_KEPT_VIEWS = 64
 _RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _UNAUTHORISED = (401, 403)
 
@@ -47,7 +49,18 @@ _UNAUTHORISED = (401, 403)
 class ControlClient:
     """Sends what the worker measures, keeps what the coordinator publishes."""
 
-    def __init__(self, find_url: Callable[[], str], *, token: str, hello: Hello) -> None:
+    def __init__(
+        self,
+        find_url: Callable[[], str],
+        *,
+        token: str,
+        hello: Hello,
+        on_recovery: Callable[[View], None],
+        is_elastic: bool,
+    ) -> None:
+        self.is_elastic = is_elastic
+        """Whether a lost group can be replaced while the job goes on."""
+        self._on_recovery = on_recovery
         self._find_url = find_url
         self._token = token
         self._hello = hello
@@ -56,7 +69,7 @@ class ControlClient:
         self._connection: ClientConnection | None = None
         self._is_closed = False
         self._gathered: Gathered | None = None
-        self._views: dict[int, View] = {}
+        self._published: dict[int, ViewPublished] = {}
         self._refusal: str | None = None
         self._latency_s = 0.0
         self._threads = [
@@ -80,21 +93,34 @@ class ControlClient:
     @property
     def newest_view(self) -> int:
         """The number of the newest view that this worker holds, -1 if none."""
-        return max(self._views, default=-1)
+        return max(self._published, default=-1)
 
     def view(self, number: int) -> View:
         """A view that this worker holds."""
-        return self._views[number]
+        return self._published[number].view
 
     def wait_gathered(self, timeout_s: float) -> Gathered:
         """Waits until all workers of the job have come."""
         return self._wait(lambda: self._gathered, timeout_s, "the other workers")
 
-    def wait_view(self, timeout_s: float) -> View:
-        """Waits for the first view."""
-        return self._wait(
-            lambda: self._views.get(self.newest_view), timeout_s, "the coordinator's first view"
-        )
+    def addresses(self, number: int) -> tuple[WireAddress, ...]:
+        """How the members of a view reach each other, in rank order."""
+        return self._published[number].addresses
+
+    @property
+    def seed(self) -> int:
+        """The seed of the epochs' order, as the coordinator was told by the founders."""
+        return self._published[self.newest_view].seed
+
+    def wait_group(self, last: int, *, worker: int, timeout_s: float) -> View:
+        """Waits for a view of a newer group than `last` with this worker in it."""
+
+        def find() -> View | None:
+            view = self._published[self.newest_view].view if self._published else None
+            is_fit = view is not None and view.group > last and worker in view.members
+            return view if is_fit else None
+
+        return self._wait(find, timeout_s, "a view with this worker in it")
 
     def close(self, reason: str = "done") -> None:
         """Says goodbye and ends both threads."""
@@ -175,11 +201,17 @@ class ControlClient:
             case Refused(reason=reason):
                 self._refuse(reason)
                 return
+        if isinstance(message, ViewPublished) and message.is_recovery:
+            self._on_recovery(message.view)  # before anybody can enter the new group
         with self._changed:
             if isinstance(message, Gathered):
                 self._gathered = message
+                # Should the line be lost: it is this worker that comes back, not another one.
+                self._hello = msgspec.structs.replace(self._hello, worker=message.worker)
             elif isinstance(message, ViewPublished):
-                self._views[message.view.number] = message.view
+                self._published[message.view.number] = message
+                for old in sorted(self._published)[:-_KEPT_VIEWS]:
+                    del self._published[old]
             self._changed.notify_all()
 
     def _refuse(self, reason: str) -> None:

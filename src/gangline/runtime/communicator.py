@@ -44,9 +44,18 @@ class Communicator:
         """Queues an exchange and waits for it."""
         return self.submit(exchange).result()
 
+    def renew(self, group: Group) -> None:
+        """Goes on with another group; what is still queued for the old one fails."""
+        self._stop(ExchangeAborted("the group was left"))
+        self._failure = None
+        self.group = group
+
     def close(self) -> None:
         """Breaks off what is under way, ends the thread and closes the group."""
-        self._failure = self._failure or ExchangeAborted("the session was closed")
+        self._stop(ExchangeAborted("the session was closed"))
+
+    def _stop(self, reason: ExchangeAborted) -> None:
+        self._failure = self._failure or reason
         self.group.abort()
         if self._thread is not None:
             self._jobs.put(None)

@@ -27,7 +27,7 @@ import torch
 from gangline.runtime.agreement import Agreed, Statement, decode, encode
 from gangline.runtime.buffers import Buffers, checksum
 from gangline.runtime.layout import Content, Layout, Slot, Unit
-from gangline.spec.errors import MismatchError, UnsupportedError
+from gangline.spec.errors import ExchangeError, MismatchError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,21 +62,34 @@ class Gradients:
         self._in_backward = False
         self._is_update = False
         self._is_paused = False
+        self._is_void = False
+        self._num_done = 0
         self._handles = self._register_hooks()
 
     # --- one batch -------------------------------------------------------------------------------
 
-    def start(self, weight: float | Future[float], *, is_update: bool, part: float = 1.0) -> None:
+    def start(
+        self,
+        weight: float | Future[float],
+        *,
+        is_update: bool,
+        part: float = 1.0,
+        num_done: int = 0,
+    ) -> None:
         """A new batch: its gradients count `weight`; they are exchanged if `is_update`.
 
         `part` is this worker's fraction of the window's samples, by which statistics are averaged.
+        The first `num_done` passes were exchanged and applied before somebody was lost: they are
+        run again for the sake of the loop, and their gradients are dropped.
         """
         self._part = part
+        self._num_done = num_done
         if isinstance(weight, Future):
             self._weight_future = weight
         else:
             self._weight, self._weight_future = weight, None
         self._is_update = is_update
+        self._is_void = False
         self._phase = 0
 
     def stop(self) -> None:
@@ -89,9 +102,32 @@ class Gradients:
         return any(slot.fired for slot in self._slots)
 
     @property
-    def has_exchanged(self) -> bool:
-        """Whether a pass of the present batch has been exchanged."""
-        return self._phase > 0
+    def num_exchanged(self) -> int:
+        """How many passes of the present batch have been exchanged."""
+        return self._phase
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether what the loop does now was done before: its `step()` must change nothing."""
+        return self._is_void or (self._num_done > 0 and self._phase <= self._num_done)
+
+    def void(self) -> None:
+        """The attempt at this batch failed: its gradients are zero, and no more are exchanged.
+
+        Zero, not None: a GradScaler wants to see gradients. `step()` is kept from using them.
+        """
+        self._is_void = True
+        self._is_window_open = False
+        for unit in self._units:
+            if unit.flat is not None:
+                unit.flat.zero_()
+        for slot in self._slots:
+            slot.parameter.grad = slot.view
+            slot.content = Content.EMPTY
+
+    def reset(self) -> None:
+        """A new group: nothing that was agreed in the old one holds."""
+        self._plans.clear()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -104,7 +140,8 @@ class Gradients:
 
     @property
     def _is_sending(self) -> bool:
-        return self._is_update and not self._is_paused
+        is_done = self._is_void or self._phase < self._num_done
+        return self._is_update and not self._is_paused and not is_done
 
     # --- one backward pass -----------------------------------------------------------------------
 
@@ -132,6 +169,12 @@ class Gradients:
         self._in_backward = False
         if not is_forced and not self.has_fired:
             self._restore()
+            return False
+        if self._is_void:
+            self.void()
+            return False
+        if self._is_update and not self._is_paused and self._phase < self._num_done:
+            self._drop()
             return False
         if not is_forced and not self._is_sending:
             self._keep()
@@ -251,7 +294,10 @@ class Gradients:
 
     def _resolved_weight(self) -> float:
         if self._weight_future is not None:
-            self._weight = self._weight_future.result()
+            try:
+                self._weight = self._weight_future.result()
+            except ExchangeError:
+                self._weight = 0.0  # the exchange of the units fails too, and voids the attempt
             self._weight_future = None
         return self._weight
 
@@ -317,6 +363,17 @@ class Gradients:
         elif slot.content is Content.EMPTY:
             slot.content = Content.GLOBAL
         slot.parameter.grad = None
+
+    def _drop(self) -> None:
+        """This pass was exchanged and applied before: its gradients must not count again."""
+        self._phase += 1
+        self._is_window_open = False
+        for unit in self._units:
+            if unit.flat is not None:
+                unit.flat.zero_()
+        for slot in self._slots:
+            slot.parameter.grad = slot.view
+            slot.content = Content.EMPTY
 
     def _keep(self) -> None:
         """The window goes on. In a window of ours, what came in is out of `zero_grad`'s reach."""

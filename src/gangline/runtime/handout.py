@@ -31,6 +31,8 @@ class Handout(NamedTuple):
     start: int
     stop: int
     """The samples start … stop - 1 of the epoch's order are this worker's."""
+    window_stop: int
+    """Where in the epoch's order the next window begins."""
     share: int
     """Samples of the whole window, on this worker."""
     total: int

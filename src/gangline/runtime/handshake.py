@@ -75,8 +75,8 @@ def _difference(expected: Any, found: Any) -> str:
     return f"{len(found)} of them instead of {len(expected)}"
 
 
-def copy_tensors(group: Group, tensors: Sequence[Tensor]) -> None:
-    """Gives all workers rank 0's values, in pieces of a few megabytes."""
+def copy_tensors(group: Group, tensors: Sequence[Tensor], *, root: int = 0) -> None:
+    """Gives all workers the root's values, in pieces of a few megabytes."""
     piece: list[Tensor] = []
     size = 0
     for tensor in [*tensors, None]:
@@ -86,17 +86,17 @@ def copy_tensors(group: Group, tensors: Sequence[Tensor]) -> None:
             or tensor.device != piece[0].device
             or size + tensor.nbytes > _PIECE_BYTES
         ):
-            _copy_piece(group, piece)
+            _copy_piece(group, piece, root)
             piece, size = [], 0
         if tensor is not None and tensor.numel():
             piece.append(tensor)
             size += tensor.nbytes
 
 
-def _copy_piece(group: Group, tensors: list[Tensor]) -> None:
+def _copy_piece(group: Group, tensors: list[Tensor], root: int) -> None:
     flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
     carrier = flat.view(torch.uint8) if flat.dtype == torch.bool else flat
-    group.broadcast(carrier, 0)
+    group.broadcast(carrier, root)
     start = 0
     for tensor in tensors:
         _copy(tensor.data, flat[start : start + tensor.numel()].view_as(tensor))
@@ -111,23 +111,34 @@ def _copy(target: Tensor, source: Tensor) -> None:
     target.copy_(source)
 
 
-def copy_state(group: Group, objects: Sequence[Any]) -> None:
-    """Gives all workers rank 0's `state_dict` of each object (optimizers, schedulers, scalers)."""
-    document, tensors = pack_state([item.state_dict() for item in objects])
-    payload = msgspec.msgpack.encode((document, tensor_specs(tensors)))
+def copy_state(group: Group, objects: Sequence[Any], *, root: int = 0) -> None:
+    """Gives all workers the root's `state_dict` of each object (optimizers, schedulers, scalers)."""
+    own = [item.state_dict() for item in objects] if group.rank == root else None
+    states = copy_value(group, own, root=root)
+    if group.rank != root:
+        for item, state in zip(objects, states, strict=True):
+            item.load_state_dict(state)
+
+
+def copy_value(group: Group, value: Any, *, root: int) -> Any:
+    """The root's value on all workers: nested dicts, lists, numbers and tensors."""
+    is_root = group.rank == root
+    payload, tensors = b"", list[Tensor]()
+    if is_root:
+        document, tensors = pack_state(value)
+        payload = msgspec.msgpack.encode((document, tensor_specs(tensors)))
     length = torch.tensor([len(payload)], dtype=torch.int64)
-    group.broadcast(length, 0)
+    group.broadcast(length, root)
     carrier = torch.zeros(int(length), dtype=torch.uint8)
-    if group.rank == 0:
+    if is_root:
         carrier = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-    group.broadcast(carrier, 0)
-    if group.rank == 0:
-        copy_tensors(group, [tensor.cpu() for tensor in tensors])
-        return
+    group.broadcast(carrier, root)
+    if is_root:
+        copy_tensors(group, [tensor.cpu() for tensor in tensors], root=root)
+        return value
     document, specs = msgspec.msgpack.decode(
         carrier.numpy().tobytes(), type=tuple[bytes, list[tuple[str, list[int]]]]
     )
     received = empty_tensors(specs)
-    copy_tensors(group, received)
-    for item, state in zip(objects, unpack_state(document, received), strict=True):
-        item.load_state_dict(state)
+    copy_tensors(group, received, root=root)
+    return unpack_state(document, received)

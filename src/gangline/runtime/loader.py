@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader
@@ -19,10 +19,13 @@ from torch.utils.data import BatchSampler, DataLoader
 from gangline.runtime.handout import Handout, cut_window, num_steps
 
 if TYPE_CHECKING:
+    from gangline.collectives import Group
     from gangline.runtime.order import Order
+    from gangline.runtime.position import Position
     from gangline.spec import View
 
 WeightFunction = Callable[[Any], float]
+T = TypeVar("T")
 
 
 class Plan(Protocol):
@@ -32,15 +35,32 @@ class Plan(Protocol):
         """The view by which the batches of `step` are cut, and this worker's rank in it."""
         ...
 
-    def begin_epoch(self) -> int: ...
+    @property
+    def position(self) -> Position: ...
 
-    def begin_batch(self) -> None: ...
+    @property
+    def is_past(self) -> bool: ...
+
+    def collective(self, exchange: Callable[[Group], T], key: tuple[Any, ...] | None) -> T: ...
+
+    def begin_epoch(self) -> bool: ...
+
+    def finish_batch(self) -> bool: ...
 
     def hand_out(self, handout: Handout, weight: float | Future[float]) -> None: ...
 
     def total_weight(self, own: float) -> Future[float]: ...
 
-    def end_epoch(self, epoch: int, samples: int) -> None: ...
+    def end_epoch(self) -> bool: ...
+
+
+class Window(NamedTuple):
+    """One global batch: the samples start … stop - 1 of the epoch's order."""
+
+    epoch: int
+    step: int
+    start: int
+    stop: int
 
 
 class ShareSampler:
@@ -62,8 +82,6 @@ class ShareSampler:
         self._num_micros = num_micros
         self._drop_last = drop_last
         self._minimum = minimum
-        self.next_step = 0
-        self.epoch = 0
         self.drawn: deque[Handout] = deque()
 
     @property
@@ -76,9 +94,11 @@ class ShareSampler:
         return self.steps_per_epoch * self._num_micros
 
     def __iter__(self) -> Iterator[list[int]]:
-        indices = self._order.indices(self.epoch)
+        """From the job's position to the end of the epoch."""
+        position = self._plan.position
+        indices = self._order.indices(position.epoch, self._plan.collective)
         self.drawn.clear()
-        step, start = self.next_step, 0
+        step, start = position.step, position.start
         while start < self._order.length:
             view, rank = self._plan.view_for(step)
             stop = start + view.global_batch
@@ -86,13 +106,14 @@ class ShareSampler:
                 if self._drop_last:
                     return
                 stop = self._order.length
-            for handout in self._cut(view, rank, step=step, window=(start, stop)):
+            cut = Window(position.epoch, step, start, stop)
+            for handout in self._cut(view, rank, cut):
                 self.drawn.append(handout)
                 yield self._indices_of(handout, indices, ghost=start)
             step, start = step + 1, stop
 
-    def _cut(self, view: View, rank: int, *, step: int, window: tuple[int, int]) -> list[Handout]:
-        start, stop = window
+    def _cut(self, view: View, rank: int, window: Window) -> list[Handout]:
+        start, stop = window.start, window.stop
         pieces = cut_window(
             stop - start,
             view.shares,
@@ -102,13 +123,14 @@ class ShareSampler:
         )
         return [
             Handout(
-                epoch=self.epoch,
-                step=step,
+                epoch=window.epoch,
+                step=window.step,
                 view=view.number,
                 micro=micro,
                 num_micros=self._num_micros,
                 start=start + low,
                 stop=start + high,
+                window_stop=stop,
                 share=pieces[-1][1] - pieces[0][0],
                 total=stop - start,
             )
@@ -146,16 +168,18 @@ class ShareLoader:
         return getattr(self._inner, name)
 
     def __iter__(self) -> Iterator[Any]:
-        epoch = self._sampler.epoch = self._plan.begin_epoch()
-        batches = iter(self._inner)
-        samples = 0
-        for batch, handout, weight in self._weighted(batches):
-            samples += handout.total if handout.is_update else 0
-            self._sampler.next_step = handout.step + 1
-            self._plan.hand_out(handout, weight)
-            yield batch
-            self._plan.begin_batch()
-        self._plan.end_epoch(epoch, samples)
+        if not self._plan.begin_epoch():
+            return
+        while True:
+            is_cut_anew = False
+            for batch, handout, weight in self._weighted(iter(self._inner)):
+                self._plan.hand_out(handout, weight)
+                yield batch
+                if not self._plan.finish_batch():
+                    is_cut_anew = True
+                    break
+            if (not is_cut_anew and self._plan.end_epoch()) or self._plan.is_past:
+                return
 
     def _weighted(
         self, batches: Iterator[Any]

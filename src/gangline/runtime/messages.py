@@ -23,19 +23,20 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 # --- from a worker ---------------------------------------------------------------------------------
 
 
-class Hello(Message, tag="hello"):
+class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """The first message of a connection."""
 
     protocol: int
     run: str
     worker: int
+    """The number that the launcher gave it; -1 lets the coordinator give it one."""
     host: str
     pid: int
     address: WireAddress
     """Where this worker's peers reach it."""
 
 
-class Ready(Message, tag="ready"):
+class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     """The worker has prepared its model and waits for its first view."""
 
     global_batch: int
@@ -48,7 +49,7 @@ class Ready(Message, tag="ready"):
     seed: int
 
 
-class Measured(Message, tag="measured"):
+class Measured(Message, frozen=True, kw_only=True, tag="measured"):
     """What one step cost this worker."""
 
     step: int
@@ -57,7 +58,7 @@ class Measured(Message, tag="measured"):
     compute_s: float
 
 
-class Metrics(Message, tag="metrics"):
+class Metrics(Message, frozen=True, kw_only=True, tag="metrics"):
     """What this worker measured of itself lately."""
 
     operations_per_s: float
@@ -65,13 +66,21 @@ class Metrics(Message, tag="metrics"):
     latency_s: float
 
 
-class Ping(Message, tag="ping"):
+class Ping(Message, frozen=True, kw_only=True, tag="ping"):
     """Asks for an echo, to measure the way to the coordinator and back."""
 
     sent_s: float
 
 
-class Goodbye(Message, tag="goodbye"):
+class Failed(Message, frozen=True, kw_only=True, tag="failed"):
+    """An exchange of this group failed here; the worker waits for a view with another group."""
+
+    group: int
+    step: int
+    error: str
+
+
+class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
     """The worker leaves on purpose."""
 
     reason: str
@@ -80,32 +89,43 @@ class Goodbye(Message, tag="goodbye"):
 # --- from the coordinator --------------------------------------------------------------------------
 
 
-class Gathered(Message, tag="gathered"):
-    """All expected workers are there: this is how they reach each other, in rank order."""
+class Gathered(Message, frozen=True, kw_only=True, tag="gathered"):
+    """All expected workers are there: this is how they reach each other, in rank order.
 
+    Who comes later is told who takes part already; it is not one of them until it is in a view.
+    """
+
+    worker: int
+    """The number of the worker that this is told to."""
     members: tuple[int, ...]
     addresses: tuple[WireAddress, ...]
 
 
-class ViewPublished(Message, tag="view_published"):
+class ViewPublished(Message, frozen=True, kw_only=True, tag="view_published"):
     """There is a new view. The members agree by themselves from which step on it holds."""
 
     view: View
+    addresses: tuple[WireAddress, ...]
+    """How the members reach each other, in rank order."""
+    seed: int
+    """The seed of the epochs' order, for who comes later."""
+    is_recovery: bool = False
+    """The group before it is broken: leave it at once."""
 
 
-class Pong(Message, tag="pong"):
+class Pong(Message, frozen=True, kw_only=True, tag="pong"):
     """The echo of a ping."""
 
     sent_s: float
 
 
-class Refused(Message, tag="refused"):
+class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     """The coordinator will not have this worker, or what it asked for; the reason is for people."""
 
     reason: str
 
 
-FromWorker = Hello | Ready | Measured | Metrics | Ping | Goodbye
+FromWorker = Hello | Ready | Measured | Metrics | Ping | Failed | Goodbye
 FromCoordinator = Gathered | ViewPublished | Pong | Refused
 
 _from_worker = msgspec.msgpack.Decoder(FromWorker)
@@ -119,9 +139,11 @@ def encode(message: FromWorker | FromCoordinator) -> bytes:
 
 def decode_from_worker(payload: bytes) -> FromWorker:
     """A worker's message; anything else raises `msgspec.DecodeError`."""
-    return _from_worker.decode(payload)
+    message: FromWorker = _from_worker.decode(payload)
+    return message
 
 
 def decode_from_coordinator(payload: bytes) -> FromCoordinator:
     """The coordinator's message; anything else raises `msgspec.DecodeError`."""
-    return _from_coordinator.decode(payload)
+    message: FromCoordinator = _from_coordinator.decode(payload)
+    return message

@@ -31,12 +31,12 @@ class MetricsProbe:
         """A batch was handed out: the first one's operations are counted, which slows it down."""
         if self._operations_per_sample is None and self._counter is None:
             self._counter = FlopCounterMode(display=False)
-            self._counter.__enter__()
+            self._counter.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """The backward pass is over."""
         if self._counter is not None and self._operations_per_sample is None:
-            self._counter.__exit__(None, None, None)
+            self._counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._operations_per_sample = 0.0
 
     def measure(self, *, samples: int, compute_s: float, latency_s: float) -> Metrics | None:

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from gangline.collectives import Group
 
 
+class Agree(Protocol):
+    """Runs an exchange that all workers make at the same place, and remembers it by its key."""
+
+    def __call__(
+        self, exchange: Callable[[Group], torch.Tensor], key: tuple[str, int], /
+    ) -> torch.Tensor: ...
+
+
 class Order(Protocol):
     """Says in which order an epoch uses the samples."""
 
@@ -25,7 +33,7 @@ class Order(Protocol):
     @property
     def length(self) -> int: ...
 
-    def indices(self, epoch: int) -> Sequence[int]: ...
+    def indices(self, epoch: int, agree: Agree) -> Sequence[int]: ...
 
 
 class SequentialOrder:
@@ -36,7 +44,7 @@ class SequentialOrder:
     def __init__(self, length: int) -> None:
         self.length = length
 
-    def indices(self, epoch: int) -> Sequence[int]:
+    def indices(self, epoch: int, agree: Agree) -> Sequence[int]:
         return range(self.length)
 
 
@@ -49,7 +57,7 @@ class ShuffledOrder:
         self.length = length
         self._seed = seed
 
-    def indices(self, epoch: int) -> Sequence[int]:
+    def indices(self, epoch: int, agree: Agree) -> Sequence[int]:
         generator = torch.Generator().manual_seed(self._seed + epoch)
         order: list[int] = torch.randperm(self.length, generator=generator).tolist()
         return order
@@ -58,11 +66,8 @@ class ShuffledOrder:
 class DrawnOrder:
     """Whatever a user's sampler draws on rank 0, sent to the others at the start of each epoch."""
 
-    def __init__(
-        self, sampler: Iterable[int], run: Callable[[Callable[[Group], torch.Tensor]], torch.Tensor]
-    ) -> None:
+    def __init__(self, sampler: Iterable[int]) -> None:
         self._sampler = sampler
-        self._run = run
         self.name = f"drawn by {type(sampler).__name__}"
         try:
             self.length = len(sampler)  # type: ignore[arg-type]
@@ -72,7 +77,7 @@ class DrawnOrder:
                 "samples an epoch has"
             ) from error
 
-    def indices(self, epoch: int) -> Sequence[int]:
+    def indices(self, epoch: int, agree: Agree) -> Sequence[int]:
         def draw(group: Group) -> torch.Tensor:
             drawn = torch.zeros(self.length, dtype=torch.int64)
             if group.rank == 0:
@@ -85,20 +90,14 @@ class DrawnOrder:
             group.broadcast(drawn, 0)
             return drawn
 
-        order: list[int] = self._run(draw).tolist()
+        order: list[int] = agree(draw, ("order", epoch)).tolist()
         return order
 
 
-def order_of(
-    sampler: Iterable[int],
-    *,
-    length: int,
-    seed: int,
-    run: Callable[[Callable[[Group], torch.Tensor]], torch.Tensor],
-) -> Order:
+def order_of(sampler: Iterable[int], *, length: int, seed: int) -> Order:
     """The order that a DataLoader's sampler stands for."""
     if type(sampler) is SequentialSampler:
         return SequentialOrder(length)
     if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == length:
         return ShuffledOrder(length, seed)
-    return DrawnOrder(sampler, run)
+    return DrawnOrder(sampler)

@@ -21,9 +21,10 @@ from gangline.runtime.loader import ShareLoader, ShareSampler, order_seed, rebui
 from gangline.runtime.messages import Ready
 from gangline.runtime.metrics import MetricsProbe
 from gangline.runtime.order import Order, order_of
+from gangline.runtime.prepared import Prepared
 from gangline.runtime.refusals import check_loader, check_models, check_optimizers
 from gangline.runtime.session import Session, now
-from gangline.runtime.training import Prepared, Training
+from gangline.runtime.training import Instruments, Training
 from gangline.runtime.views import Adoption, ViewSchedule
 from gangline.spec import View
 from gangline.spec.errors import UnsupportedError, UsageError
@@ -75,10 +76,63 @@ class Options:
                 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What `prepare` was asked to train, checked."""
+
+    prepared: Prepared
+    loader: DataLoader[Any]
+    options: Options
+    length: int
+    """Samples per epoch."""
+    global_batch: int
+    minimum: int
+    """The least share that is not 0."""
+    allocation: str
+    shares: tuple[float, ...] | None
+
+    @property
+    def order(self) -> Order:
+        """The epochs' order, but for its seed."""
+        return order_of(self.loader.sampler, length=self.length, seed=0)
+
+
 def set_up(
     session: Session, objects: Sequence[Any], options: Options
 ) -> tuple[Training, list[Any]]:
     """The training, and the user's objects with the loader replaced."""
+    request = _check(session, objects, options)
+    layout = build_layout(request.prepared.models, request.prepared.optimizers)
+    introduction = _introduce(request, layout)
+    # Pacing comes first: its hooks must run before those that send the gradients.
+    instruments = Instruments(
+        pacer=_pace(request.prepared.models, session.place.speed),
+        probe=MetricsProbe() if request.allocation.startswith("kqv") else None,
+    )
+    seed = order_seed(request.loader)
+    if not session.is_late:
+        seed = _become_founder(session, request, layout, introduction, seed)
+    view, seed = _first_view(session, request, seed)
+    training = Training(
+        session,
+        request.prepared,
+        layout,
+        introduction=introduction,
+        views=ViewSchedule(view, session.client),
+        instruments=instruments,
+    )
+    if session.is_late:
+        training.join(view)
+    elif session.group.rank == 0:
+        training.record_view(Adoption(view, 0))
+    if session.group.rank > 0:  # equal seeds would give all workers the same dropout masks
+        torch.manual_seed(torch.initial_seed() + session.place.worker)
+    _announce(session, layout)
+    shared = _share(request, training, seed)
+    return training, [shared if item is request.loader else item for item in objects]
+
+
+def _check(session: Session, objects: Sequence[Any], options: Options) -> Request:
     models = [item for item in objects if isinstance(item, nn.Module)]
     optimizers = [item for item in objects if isinstance(item, torch.optim.Optimizer)]
     loaders = [item for item in objects if isinstance(item, DataLoader)]
@@ -91,51 +145,42 @@ def set_up(
     global_batch = loader.batch_size if options.global_batch is None else options.global_batch
     assert global_batch is not None  # check_loader refuses loaders without a batch size
     _check_batch(global_batch, session.group.size, length)
-    prepared = Prepared(models=models, optimizers=optimizers, stateful=options.stateful)
-    layout = build_layout(models, optimizers)
-    order, seed = _agree(session, prepared, layout, loader, options, global_batch)
-    minimum = (
-        2 if any(isinstance(m, _BatchNorm) for model in models for m in model.modules()) else 1
-    )
-    allocation = options.allocation or session.place.allocation or DEFAULT_ALLOCATION
-    view = _first_view(
-        session,
-        options,
-        allocation=allocation,
+    shares = options.shares or session.place.shares
+    if shares is not None and not session.is_late:
+        _check_shares(shares, session.group.size)
+    has_batch_norm = any(isinstance(m, _BatchNorm) for model in models for m in model.modules())
+    if has_batch_norm:
+        _check_batch_norm(global_batch, session.group.size)
+    return Request(
+        prepared=Prepared(models=models, optimizers=optimizers, stateful=options.stateful),
+        loader=loader,
+        options=options,
+        length=length,
         global_batch=global_batch,
-        minimum=minimum,
-        seed=seed,
+        minimum=2 if has_batch_norm else 1,
+        allocation=options.allocation or session.place.allocation or DEFAULT_ALLOCATION,
+        shares=shares,
     )
-    # Pacing comes first: its hooks must run before those that send the gradients.
-    pacer = _pace(models, session.place.speed)
-    probe = MetricsProbe() if allocation.startswith("kqv") else None
-    training = Training(
-        session,
-        prepared,
-        layout,
-        views=ViewSchedule(view, session.client),
-        pacer=pacer,
-        probe=probe,
-    )
+
+
+def _share(request: Request, training: Training, seed: int) -> ShareLoader:
+    """The loader that hands out this worker's share."""
+    loader = request.loader
     sampler = ShareSampler(
-        order,
+        order_of(loader.sampler, length=request.length, seed=seed),
         training,
-        global_batch=global_batch,
-        num_micros=options.accumulate,
+        global_batch=request.global_batch,
+        num_micros=request.options.accumulate,
         drop_last=loader.drop_last,
-        minimum=minimum,
+        minimum=request.minimum,
     )
-    shared = ShareLoader(
+    return ShareLoader(
         rebuild(loader, sampler),
         sampler,
         training,
-        reduction=options.reduction,
-        weight=options.weight,
+        reduction=request.options.reduction,
+        weight=request.options.weight,
     )
-    _announce(session, layout)
-    if session.group.rank == 0:
-        training.record_view(Adoption(view, 0))
-    return training, [shared if item is loader else item for item in objects]
 
 
 def _pace(models: Sequence[nn.Module], speed: float) -> Pacer | None:
@@ -181,89 +226,79 @@ def _check_batch(global_batch: int, workers: int, length: int) -> None:
         )
 
 
-def _agree(
-    session: Session,
-    prepared: Prepared,
-    layout: Layout,
-    loader: DataLoader[Any],
-    options: Options,
-    global_batch: int,
-) -> tuple[Order, int]:
-    """Compares the workers, gives them worker 0's state; returns the epochs' order and its seed."""
-    communicator = session.communicator
-    seed = torch.tensor([order_seed(loader)])
-    length = len(loader.dataset)  # type: ignore[arg-type]
-    order = order_of(loader.sampler, length=length, seed=0, run=communicator.call)
-    introduction = Introduction(
+def _check_batch_norm(global_batch: int, workers: int) -> None:
+    if workers > 1 and global_batch < 2 * workers:
+        raise UsageError(
+            f"a global batch of {global_batch} leaves some of {workers} workers a single sample, which "
+            f"BatchNorm cannot normalise: give at least global_batch={2 * workers}, or start "
+            "fewer workers"
+        )
+
+
+def _introduce(request: Request, layout: Layout) -> Introduction:
+    options, loader = request.options, request.loader
+    return Introduction(
         gangline_version=gangline.__version__,
         torch_version=torch.__version__.split("+")[0],
-        data_set_length=length,
-        global_batch=global_batch,
+        data_set_length=request.length,
+        global_batch=request.global_batch,
         accumulate=options.accumulate,
         drop_last=loader.drop_last,
-        order=order.name,
-        samples_per_epoch=order.length,
+        order=request.order.name,
+        samples_per_epoch=request.order.length,
         reduction=options.reduction,
         has_weight=options.weight is not None,
         parameters=layout.signature,
         buffers=tuple(
             f"{name} {tuple(buffer.shape)} {buffer.dtype}"
-            for model in prepared.models
+            for model in request.prepared.models
             for name, buffer in model.named_buffers()
         ),
-        optimizers=tuple(type(item).__name__ for item in prepared.optimizers),
+        optimizers=tuple(type(item).__name__ for item in request.prepared.optimizers),
         shares=options.shares,
         stateful=tuple(type(item).__name__ for item in options.stateful),
     )
+
+
+def _become_founder(
+    session: Session, request: Request, layout: Layout, introduction: Introduction, seed: int
+) -> int:
+    """Compares the founders and gives them worker 0's state; returns its seed of the order."""
+    prepared = request.prepared
     tensors = [slot.parameter for slot in layout.slots]
     buffers = [buffer for model in prepared.models for buffer in model.buffers()]
+    agreed = torch.tensor([seed])
 
     def shake_hands(group: Group) -> None:
         compare(group, introduction)
         copy_tensors(group, [*tensors, *buffers])
         copy_state(group, [*prepared.optimizers, *prepared.stateful])
-        group.broadcast(seed, 0)
+        group.broadcast(agreed, 0)
 
-    communicator.call(shake_hands)
-    if session.group.rank > 0:  # equal seeds would give all workers the same dropout masks
-        torch.manual_seed(torch.initial_seed() + session.group.rank)
-    agreed = int(seed)
-    return order_of(loader.sampler, length=length, seed=agreed, run=communicator.call), agreed
+    session.communicator.call(shake_hands)
+    return int(agreed)
 
 
-def _first_view(
-    session: Session,
-    options: Options,
-    *,
-    allocation: str,
-    global_batch: int,
-    minimum: int,
-    seed: int,
-) -> View:
-    """The view that the coordinator makes of what the workers asked for."""
-    workers = session.group.size
-    shares = options.shares or session.place.shares
-    if workers > 1 and global_batch < minimum * workers:
-        raise UsageError(
-            f"a global batch of {global_batch} leaves some of {workers} workers a single sample, which "
-            f"BatchNorm cannot normalise: give at least global_batch={minimum * workers}, or start "
-            "fewer workers"
+def _first_view(session: Session, request: Request, seed: int) -> tuple[View, int]:
+    """The first view with this worker in it, and the seed of the job's order."""
+    client = session.client
+    if client is None:
+        view = View(
+            number=0, members=(0,), shares=(request.global_batch,), reason="the only worker"
         )
-    if shares is not None:
-        _check_shares(shares, workers)
-    if session.client is None:
-        return View(number=0, members=(0,), shares=(global_batch,), reason="the only worker")
-    session.client.send(
+        return view, seed
+    client.send(
         Ready(
-            global_batch=global_batch,
-            minimum=minimum,
-            allocation=allocation,
-            shares=shares,
-            max_samples=options.max_share,
+            global_batch=request.global_batch,
+            minimum=request.minimum,
+            allocation=request.allocation,
+            shares=request.shares,
+            max_samples=request.options.max_share,
             seed=seed,
         )
     )
-    return session.client.wait_view(_VIEW_WAIT_S)
+    view = client.wait_group(-1, worker=session.place.worker, timeout_s=_VIEW_WAIT_S)
+    return view, client.seed
 
 
 def _check_shares(shares: Sequence[float], workers: int) -> None:

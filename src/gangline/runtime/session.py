@@ -6,17 +6,17 @@ from __future__ import annotations
 import os
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gangline.collectives import GroupKey, SoloGroup
+from gangline.collectives import GroupKey, OutsiderGroup, SoloGroup
 from gangline.eventlog import EventWriter, NullWriter, log_path
 from gangline.runtime.client import ControlClient
 from gangline.runtime.communicator import Communicator
 from gangline.runtime.environment import find_launch
-from gangline.runtime.messages import PROTOCOL_VERSION, Hello
+from gangline.runtime.messages import PROTOCOL_VERSION, Gathered, Hello
 from gangline.runtime.place import Place, place_of
 from gangline.runtime.transports import (
     DEFAULT_TRANSPORT,
@@ -46,6 +46,8 @@ class Session:
     client: ControlClient | None = None
     """The line to the coordinator; None for a job of one."""
     door: Door | None = None
+    is_late: bool = False
+    """Whether the job was running when this worker came."""
 
     @property
     def group(self) -> Group:
@@ -72,20 +74,11 @@ def open_session(*, transport: str | None, run_dir: str | None, timeout_s: float
     if transport is not None:
         check_transport(transport)
     place = place_of(find_launch(os.environ), timeout_s=timeout_s)
-    folder = run_dir or place.run_dir
-    events: EventSink = NullWriter()
-    if folder is not None:
-        source = f"worker {place.worker}"
-        events = EventWriter(log_path(Path(folder), source), run=place.run, source=source)
     if place.find_coordinator is None:
-        return Session(place, Communicator(SoloGroup()), events)
-    host = _interface(place)
-    door = open_door(
-        transport or place.transport or DEFAULT_TRANSPORT,
-        host=host,
-        token=place.token,
-        timeout_s=timeout_s,
-    )
+        return Session(place, Communicator(SoloGroup()), _open_log(place, run_dir))
+    name = transport or place.transport or DEFAULT_TRANSPORT
+    door = open_door(name, host=_interface(place), token=place.token, timeout_s=timeout_s)
+    communicator = Communicator(SoloGroup())
     hello = Hello(
         protocol=PROTOCOL_VERSION,
         run=place.run,
@@ -94,18 +87,43 @@ def open_session(*, transport: str | None, run_dir: str | None, timeout_s: float
         pid=os.getpid(),
         address=door.address,
     )
-    client = ControlClient(place.find_coordinator, token=place.token, hello=hello)
+    client = ControlClient(
+        place.find_coordinator,
+        token=place.token,
+        hello=hello,
+        on_recovery=lambda view: communicator.group.abort(),
+        is_elastic=place.launcher == "gangline" and name != "gloo",
+    )
     try:
         gathered = client.wait_gathered(timeout_s)
-        key = GroupKey(run=place.run, view=0, attempt=0)
-        group = make_group(
-            door, key, rank=gathered.members.index(place.worker), addresses=gathered.addresses
-        )
+        place = replace(place, worker=gathered.worker)
+        is_late = place.worker not in gathered.members
+        communicator.group = _first_group(door, place, gathered)
     except BaseException:
         client.close("could not join")
         door.close()
         raise
-    return Session(place, Communicator(group), events, client, door)
+    return Session(place, communicator, _open_log(place, run_dir), client, door, is_late)
+
+
+def _first_group(door: Door, place: Place, gathered: Gathered) -> Group:
+    """The founders' group; who comes later stands outside until it is in a view."""
+    if place.worker not in gathered.members:
+        return OutsiderGroup(rank=len(gathered.members))
+    return make_group(
+        door,
+        GroupKey(run=place.run, view=0, attempt=0),
+        rank=gathered.members.index(place.worker),
+        addresses=gathered.addresses,
+    )
+
+
+def _open_log(place: Place, run_dir: str | None) -> EventSink:
+    folder = run_dir or place.run_dir
+    if folder is None:
+        return NullWriter()
+    source = f"worker {place.worker}"
+    return EventWriter(log_path(Path(folder), source), run=place.run, source=source)
 
 
 def _interface(place: Place) -> str:

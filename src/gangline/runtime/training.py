@@ -4,41 +4,47 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
-from torch import nn
 
+from gangline.collectives import SoloGroup
 from gangline.runtime.agreement import Agreed, Statement
 from gangline.runtime.buffers import Buffers
 from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
+from gangline.runtime.membership import Membership
+from gangline.runtime.messages import Measured
+from gangline.runtime.position import Position
 from gangline.runtime.session import Session, now
+from gangline.runtime.snapshot import Snapshot
 from gangline.runtime.stepclock import StepClock, StepTimes
-from gangline.spec import MismatchError, UsageError, View
+from gangline.spec.errors import ExchangeError, MismatchError, UsageError
 from gangline.spec.event import EpochDone, PacingMeasured, StepDone, ViewAdopted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from gangline.collectives import Group
     from gangline.emulation.pacing import Pacer
     from gangline.runtime.handout import Handout
+    from gangline.runtime.handshake import Introduction
     from gangline.runtime.layout import Layout
     from gangline.runtime.metrics import MetricsProbe
+    from gangline.runtime.prepared import Prepared
+    from gangline.runtime.regroup import Truth
     from gangline.runtime.views import Adoption, ViewSchedule
-from gangline.runtime.messages import Measured
+    from gangline.spec.view import View
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """The objects that the user gave to `prepare`."""
+class Instruments(NamedTuple):
+    """What is attached to a training for measuring and for emulation."""
 
-    models: Sequence[nn.Module]
-    optimizers: Sequence[torch.optim.Optimizer]
-    stateful: Sequence[Any]
+    pacer: Pacer | None = None
+    probe: MetricsProbe | None = None
 
 
 class Training:
@@ -50,24 +56,30 @@ class Training:
         prepared: Prepared,
         layout: Layout,
         *,
+        introduction: Introduction,
         views: ViewSchedule,
-        pacer: Pacer | None,
-        probe: MetricsProbe | None,
+        instruments: Instruments,
     ) -> None:
         self.session = session
         self.prepared = prepared
         self.views = views
         self.handout: Handout | None = None
-        self.epoch = 0
+        self.position = Position.at_start()
+        self.is_past = False
+        """Whether the user's loop is in an epoch that the job has left behind: it is alone there."""
+        self._loop_epoch = 0
+        self._is_void = False
         self._clock = StepClock()
-        self._pacer = pacer
-        self._probe = probe
+        self._pacer, self._probe = instruments
         self._buffers = Buffers(prepared.models)
         self._gradients = Gradients(layout, self._buffers, session.communicator)
         self._guard = LayoutGuard(prepared.models, prepared.optimizers, layout)
+        self._snapshot = Snapshot(prepared)
+        self._membership = Membership(
+            session, introduction, self._snapshot, group=views.newest.group
+        )
         self._hidden: list[torch.Tensor | None] | None = None
-        self._last_step = -1
-        self._is_alone = session.group.size == 1
+        self._is_alone = session.client is None
         self._handles = [
             handle
             for optimizer in prepared.optimizers
@@ -88,26 +100,72 @@ class Training:
         view = self.views.newest if self.handout is None else self.views.at(self.handout.step)
         return view, view.rank_of(self.session.place.worker)
 
-    def begin_epoch(self) -> int:
-        epoch, self.epoch = self.epoch, self.epoch + 1
-        self._clock.lap()
-        return epoch
+    @property
+    def epoch(self) -> int:
+        """The epoch that the job is in."""
+        return self.position.epoch
 
-    def begin_batch(self) -> None:
-        """The loop came back for more: the step before is over."""
-        self._finish_step()
+    def skip_to_epoch(self, epoch: int) -> None:
+        """The user's loop starts with this epoch."""
+        self._loop_epoch = epoch
+
+    def begin_epoch(self) -> bool:
+        """The loop asks for an epoch; False where the job has left that one behind."""
+        if self.handout is not None:  # the loop left the last epoch before its end
+            self._finish_step(self.handout)
+        epoch, self._loop_epoch = self._loop_epoch, self._loop_epoch + 1
         self._clock.lap()
+        if epoch > self.position.epoch:
+            self._set(epoch=epoch, start=0)
+        self.is_past = epoch < self.position.epoch
+        return not self.is_past
 
     def hand_out(self, handout: Handout, weight: float | Future[float]) -> None:
         self.handout = handout
+        self._set(handed_out=handout.step, calls=0)
+        self._membership.forget(lambda key: _is_old(key, self.position))
         self._gradients.start(
-            weight, is_update=handout.is_update, part=handout.share / handout.total
+            weight,
+            is_update=handout.is_update,
+            part=handout.share / handout.total,
+            num_done=self.position.phase,
         )
         if self._pacer is not None:
             self._pacer.begin()
         if self._probe is not None:
             self._probe.begin()
         self._clock.handed_out()
+
+    def finish_batch(self) -> bool:
+        """The loop came back for more. False where the rest of the epoch must be cut anew."""
+        handout = self.handout
+        is_step_over = handout is not None and handout.is_update
+        is_going_on = self._finish_step(handout) if handout and is_step_over else True
+        self._clock.lap()
+        return is_going_on
+
+    def end_epoch(self) -> bool:
+        """All batches are done, here; False where somebody was lost and there is more to do."""
+        epoch, samples = self.position.epoch, self.position.start
+        self._gradients.stop()
+        self.collective(_meet)
+        if self._is_void:
+            self._restart()
+            if self.position.epoch == epoch:
+                return False
+        self.session.record(
+            EpochDone(
+                t=now(),
+                worker=self.session.place.worker,
+                epoch=epoch,
+                step=self.position.step,
+                samples=samples,
+            )
+        )
+        if self.position.epoch == epoch:
+            self._set(epoch=epoch + 1, start=0)
+        self.report_pacing()
+        return True
 
     def total_weight(self, own: float) -> Future[float]:
         def add(group: Group) -> float:
@@ -117,19 +175,22 @@ class Training:
 
         return self.session.communicator.submit(add)
 
-    def end_epoch(self, epoch: int, samples: int) -> None:
-        self.handout = None
-        self._gradients.stop()
-        self.session.record(
-            EpochDone(
-                t=now(),
-                worker=self.session.place.worker,
-                epoch=epoch,
-                step=self._last_step + 1,
-                samples=samples,
-            )
-        )
-        self.report_pacing()
+    def collective(self, exchange: Callable[[Group], T], key: tuple[Any, ...] | None = None) -> T:
+        """A call that all workers make at the same place of their loops, outside of a step."""
+        if self.is_past:
+            return exchange(SoloGroup())
+        place = key or (self.position.handed_out, self.position.calls)
+        while True:
+            if self._membership.is_broken and place not in self._membership.results:
+                self._recover()
+            try:
+                result = self._membership.call(place, exchange)
+            except ExchangeError as error:
+                self._membership.fail(error, self.position)
+            else:
+                if key is None:
+                    self._set(calls=self.position.calls + 1)
+                return result
 
     # --- backward passes -------------------------------------------------------------------------
 
@@ -172,25 +233,26 @@ class Training:
         return self._gradients.paused()
 
     def _exchange(self, handout: Handout) -> None:
-        agreed = self._gradients.exchange(
-            Statement(
-                view=handout.view,
-                epoch=handout.epoch,
-                step=handout.step,
-                micro=handout.micro,
-                phase=0,
-                gradients=0,
-                buffers=0,
-                rates=self._rates_checksum(),
-                newest_view=self.views.held,
-                last_cut=self.views.last_cut,
-            )
+        statement = Statement(
+            view=handout.view,
+            epoch=handout.epoch,
+            step=handout.step,
+            micro=handout.micro,
+            phase=0,
+            gradients=0,
+            buffers=0,
+            rates=self._rates_checksum(),
+            newest_view=self.views.held,
+            last_cut=self.views.last_cut,
         )
+        try:
+            agreed = self._gradients.exchange(statement)
+        except ExchangeError as error:
+            self._membership.fail(error, self.position)
+            self._void()
+            return
         self._clock.exchanged()
         self._check_rates(agreed)
-        self._adopt(agreed)
-
-    def _adopt(self, agreed: Agreed) -> None:
         adoption = self.views.agree(agreed)
         if adoption is not None and self.session.group.rank == 0:
             self.record_view(adoption)
@@ -231,12 +293,13 @@ class Training:
         self._guard.check()
         if handout is None or self._is_passing_through:
             return
-        if not handout.is_update:
-            self._hidden = self._gradients.hide()
-        elif not self._gradients.has_exchanged and not _has_closure(args, kwargs):
+        is_due = handout.is_update and not self._is_void and not self._gradients.num_exchanged
+        if is_due and not _has_closure(args, kwargs):
             self._gradients.begin()
-            self._gradients.finish_local(is_forced=True)
-            self._exchange(handout)
+            if self._gradients.finish_local(is_forced=True):
+                self._exchange(handout)
+        if not handout.is_update or self._gradients.is_replaying:
+            self._hidden = self._gradients.hide()
 
     def _after_step(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]
@@ -244,15 +307,78 @@ class Training:
         if self._hidden is not None:
             self._gradients.show(self._hidden)
             self._hidden = None
+        elif not self._is_passing_through:
+            self._set(phase=self._gradients.num_exchanged)
         self._clock.updated()
 
-    def _finish_step(self) -> None:
-        handout = self.handout
-        if handout is None or not handout.is_update:
-            return
+    def _finish_step(self, handout: Handout) -> bool:
         times = self._clock.take()
-        self._last_step = handout.step
-        self._tell_coordinator(handout, times)
+        if not self._is_void:
+            self.handout = None
+            self._set(step=handout.step + 1, phase=0, start=handout.window_stop)
+            self._snapshot.take()
+            self._tell_coordinator(handout, times)
+            self._record_step(handout, times)
+        if self._membership.is_broken:
+            self._recover()
+        view = self.views.at(self.position.step)
+        if view.group != self._membership.group:
+            self._enter(view)
+        if self._is_void:
+            self._restart()
+            return False
+        return True
+
+    # --- losing and finding each other -----------------------------------------------------------
+
+    def _recover(self) -> None:
+        if self.handout is not None and self._gradients.num_exchanged > self.position.phase:
+            self._void()  # a gradient was exchanged, but not applied: it is lost with the group
+        self._settle_in(*self._membership.recover(self.position))
+
+    def _enter(self, view: View) -> None:
+        """The agreed step has come from which on there is another group."""
+        truth = self._membership.enter(view, self.position)
+        if truth is None:
+            self._recover()
+        else:
+            self._settle_in(view, truth)
+        self._is_void = True  # what was cut ahead was cut for the old group
+
+    def join(self, view: View) -> None:
+        """Enters a running job: the others are ahead, and this worker becomes like them."""
+        self._enter(view)
+        self._restart()
+
+    def _settle_in(self, view: View, truth: Truth) -> None:
+        own = self.position
+        self._gradients.reset()
+        self._buffers.settle()
+        self.views.restart(view, truth.position.step)
+        if truth.was_behind:
+            self.position = truth.position._replace(handed_out=own.handed_out, calls=own.calls)
+            self._void()
+        if self.session.group.rank == 0:
+            self.record_view(self.views.latest)
+
+    def _void(self) -> None:
+        """The attempt at this batch counts nothing; it is handed out again."""
+        self._is_void = True
+        self._gradients.void()
+
+    def _restart(self) -> None:
+        """The loop goes on from the job's position, as if it had just come there."""
+        self._is_void = False
+        self.handout = None
+        self.is_past = self._loop_epoch <= self.position.epoch
+        self._snapshot.restore()
+
+    def _set(self, **fields: int) -> None:
+        self.position = self.position._replace(**fields)
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _record_step(self, handout: Handout, times: StepTimes) -> None:
         self.session.record(
             StepDone(
                 t=now(),
@@ -261,6 +387,8 @@ class Training:
                 epoch=handout.epoch,
                 view=handout.view,
                 samples=handout.share,
+                start=handout.window_stop - handout.total,
+                stop=handout.window_stop,
                 compute_s=times.compute_s,
                 data_s=times.data_s,
                 exchange_s=times.exchange_s,
@@ -287,8 +415,6 @@ class Training:
             if metrics is not None:
                 client.send(metrics)
 
-    # --- the end ---------------------------------------------------------------------------------
-
     def report_pacing(self) -> None:
         """Says how well the emulation hit the asked speed."""
         if self._pacer is not None:
@@ -311,6 +437,19 @@ class Training:
         self._gradients.close()
         if self._pacer is not None:
             self._pacer.remove()
+
+
+def _meet(group: Group) -> bool:
+    """Nobody goes on before everybody is here."""
+    group.all_reduce(torch.zeros(1))
+    return True
+
+
+def _is_old(key: tuple[Any, ...], position: Position) -> bool:
+    """Whether no worker can still need the result of this call."""
+    if key[0] == "order":
+        return bool(key[1] < position.epoch)
+    return bool(key[0] < position.handed_out - 1)
 
 
 def _has_closure(args: Any, kwargs: dict[str, Any]) -> bool:

@@ -37,6 +37,11 @@ class ViewSchedule:
         return self._adopted[-1].view
 
     @property
+    def latest(self) -> Adoption:
+        """The last view that was agreed on, and its first step."""
+        return self._adopted[-1]
+
+    @property
     def held(self) -> int:
         """The number of the newest view that this worker knows of."""
         return self.newest.number if self._client is None else self._client.newest_view
@@ -49,6 +54,11 @@ class ViewSchedule:
     def at(self, step: int) -> View:
         """The view that holds for `step`."""
         return next(view for view, start in reversed(self._adopted) if start <= step)
+
+    def restart(self, view: View, step: int) -> None:
+        """A new group goes on with `step`, by this view; whatever was cut ahead is void."""
+        self._adopted = [Adoption(view, step)]
+        self.last_cut = step - 1
 
     def agree(self, agreed: Agreed) -> Adoption | None:
         """Adopts the newest view that everybody holds, if it is a new one."""

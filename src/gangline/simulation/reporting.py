@@ -86,6 +86,8 @@ def step_events(
             epoch=0,
             view=measured.view,
             samples=int(measured.samples[rank]),
+            start=0,
+            stop=int(measured.samples.sum()),
             compute_s=float(compute_s[rank]),
             data_s=0.0,
             exchange_s=float(compute_s[slowest] - compute_s[rank]) + exchange_s,

@@ -5,6 +5,7 @@ from gangline.spec.cluster import Cluster as Cluster
 from gangline.spec.cluster import Node as Node
 from gangline.spec.errors import ExchangeAborted as ExchangeAborted
 from gangline.spec.errors import ExchangeError as ExchangeError
+from gangline.spec.errors import ExchangeMismatch as ExchangeMismatch
 from gangline.spec.errors import GanglineError as GanglineError
 from gangline.spec.errors import LaunchError as LaunchError
 from gangline.spec.errors import LogError as LogError

@@ -7,7 +7,8 @@
     ├── MismatchError       workers of one job disagree (another model, data set, loop, version)
     ├── LaunchError         a worker process could not be started, or ended badly
     ├── ExchangeError       an exchange with the other workers failed
-    │   └── ExchangeAborted     it was broken off on purpose, by this process
+    │   ├── ExchangeAborted     it was broken off on purpose, by this process
+    │   └── ExchangeMismatch    the members called different things (also a MismatchError)
     └── LogError            an event log, plan or profile cannot be read (also a ValueError)
 
 Every message names what was wrong, what was expected, and what to do.
@@ -40,6 +41,10 @@ class ExchangeError(GanglineError):
 
 class ExchangeAborted(ExchangeError):
     """An exchange was broken off on purpose by this process."""
+
+
+class ExchangeMismatch(ExchangeError, MismatchError):
+    """The members of a group called different operations at the same time: their loops differ."""
 
 
 class LogError(GanglineError, ValueError):

@@ -75,6 +75,9 @@ class StepDone(Event, frozen=True, kw_only=True, tag="step_done"):
     view: int
     samples: int
     """How many samples of the global batch this worker computed."""
+    start: int
+    stop: int
+    """The global batch was the samples start … stop - 1 of the epoch's order."""
     compute_s: float
     """From the hand-out of the batch until its last gradient was ready, without waiting."""
     data_s: float
@@ -103,6 +106,23 @@ class StepSummary(Event, frozen=True, kw_only=True, tag="step_summary"):
     exchange_s: float
     """The exchange itself, without waiting."""
     update_s: float
+
+
+class Regrouped(Event, frozen=True, kw_only=True, tag="regrouped"):
+    """A worker entered a new group: somebody came, or somebody was lost."""
+
+    worker: int
+    view: int
+    group: int
+    members: list[int]
+    step: int
+    """The step with which the group goes on. What was reported of it and later ones in older groups
+    is void: it was lost with whoever alone had done it."""
+    num_behind: int
+    """How many members copied the state of the furthest."""
+    took_s: float
+    """From noticing (or from the agreed step) until this worker could go on."""
+    reason: str
 
 
 class EpochDone(Event, frozen=True, kw_only=True, tag="epoch_done"):
@@ -168,6 +188,7 @@ AnyEvent = (
     | WorkerReady
     | ViewAdopted
     | StepDone
+    | Regrouped
     | StepSummary
     | EpochDone
     | PacingMeasured

@@ -19,6 +19,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Worker ids, in rank order."""
     shares: tuple[int, ...]
     """Samples of the global batch per rank; they sum to the global batch."""
+    group: int = 0
+    """Which membership this is: views of one group differ in shares only and share connections."""
     reason: str = ""
     """Why this view replaced the one before it, with the numbers that led to it."""
 

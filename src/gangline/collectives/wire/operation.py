@@ -11,7 +11,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-from gangline.spec.errors import ExchangeError
+from gangline.spec.errors import ExchangeError, ExchangeMismatch
 
 FRAME_BYTES = 32
 _MAGIC = b"GLop"
@@ -90,7 +90,7 @@ def check_same(mine: Operation, frame: bytes, *, peer: int, type_names: dict[int
 
     differing = [name for name in Operation._fields if getattr(mine, name) != getattr(theirs, name)]
     parts = [f"{name} {shown(mine, name)} here, {shown(theirs, name)} there" for name in differing]
-    raise ExchangeError(
+    raise ExchangeMismatch(
         f"this member and member {peer} do not make the same call: {'; '.join(parts)}. "
         "All members must make the same calls in the same order"
     )

@@ -20,11 +20,14 @@ from gangline.control import (
     MetricsMeasured,
     PublishView,
     WorkersJoined,
+    WorkersLost,
     decide,
 )
 from gangline.runtime.coordinator.tally import Tally
+from gangline.runtime.coordinator.watch import Watch
 from gangline.runtime.messages import (
     PROTOCOL_VERSION,
+    Failed,
     FromCoordinator,
     FromWorker,
     Gathered,
@@ -101,34 +104,49 @@ class Hub:
         self._hellos: dict[int, Hello] = {}
         self._ready: dict[int, Ready] = {}
         self._metrics: dict[int, Metrics] = {}
+        self._founders: tuple[int, ...] | None = None
         self._control: ControlState | None = None
         self._tally = Tally(())
+        self._watch = Watch((), clock())
+        self._seed = 0
+        self._group = -1
         self._step = -1
         self._decisions: list[str] = []
 
     # --- connections -----------------------------------------------------------------------------
 
-    def connect(self, hello: Hello) -> list[Outgoing]:
-        """A worker said hello. Raises UsageError, for the worker to read, if it does not belong."""
+    def connect(self, hello: Hello) -> tuple[int, list[Outgoing]]:
+        """A worker said hello: its number, and what to tell whom.
+
+        Raises UsageError, for the worker to read, if it does not belong here.
+        """
         self._check(hello)
-        self._hellos[hello.worker] = hello
-        known = self._workers.get(hello.worker)
-        self._workers[hello.worker] = WorkerStatus(
-            worker=hello.worker,
+        worker = hello.worker if hello.worker >= 0 else max(self._hellos, default=-1) + 1
+        known = self._workers.get(worker)
+        self._hellos[worker] = hello
+        self._workers[worker] = WorkerStatus(
+            worker=worker,
             host=hello.host,
             pid=hello.pid,
             is_connected=True,
-            state=known.state if known else "connected",
+            state="connected" if known is None or known.pid != hello.pid else known.state,
         )
-        if known is not None:  # it lost the connection: tell it again what it may have missed
-            return self._catch_up(hello.worker)
+        self._watch.hear(worker, self._clock())
+        if self._founders is not None:
+            return worker, self._catch_up(worker)
         if len(self._hellos) < self._expected:
-            return []
-        return [Outgoing(worker, self._gathered()) for worker in sorted(self._hellos)]
+            return worker, []
+        self._founders = tuple(sorted(self._hellos))
+        return worker, [Outgoing(one, self._gathered(one)) for one in self._founders]
 
     def disconnect(self, worker: int) -> None:
         """A worker's connection is gone; the worker itself may be well."""
         self._workers[worker].is_connected = False
+        self._watch.lose_connection(worker)
+
+    def tick(self) -> list[Outgoing]:
+        """Time has passed: looks whether somebody is missing."""
+        return self._look()
 
     def _check(self, hello: Hello) -> None:
         if hello.protocol != PROTOCOL_VERSION:
@@ -141,35 +159,49 @@ class Hub:
                 f"worker {hello.worker} belongs to run {hello.run!r}, this is the coordinator of run "
                 f"{self._run!r}: check the address"
             )
-        if not 0 <= hello.worker < self._expected:
-            raise UsageError(
-                f"worker {hello.worker} is not one of the {self._expected} workers of this run"
-            )
         known = self._workers.get(hello.worker)
-        if known is not None and (known.host, known.pid) != (hello.host, hello.pid):
+        is_same = known is not None and (known.host, known.pid) == (hello.host, hello.pid)
+        if known is not None and known.is_connected and not is_same:
             raise UsageError(
                 f"worker {hello.worker} is already here (process {known.pid} on {known.host}): every "
                 "process needs a number of its own"
             )
 
-    def _gathered(self) -> Gathered:
-        members = tuple(sorted(self._hellos))
+    def _gathered(self, worker: int) -> Gathered:
+        assert self._founders is not None
+        view = None if self._control is None else self._control.view
+        members = self._founders if view is None else view.members
+        is_founder = view is None and worker in members
         return Gathered(
-            members=members, addresses=tuple(self._hellos[worker].address for worker in members)
+            worker=worker,
+            members=members if is_founder else tuple(m for m in members if m != worker),
+            addresses=tuple(self._hellos[member].address for member in members)
+            if is_founder
+            else (),
         )
 
     def _catch_up(self, worker: int) -> list[Outgoing]:
-        missed: list[FromCoordinator] = []
-        if len(self._hellos) == self._expected:
-            missed.append(self._gathered())
-        if self._control is not None and self._control.view is not None:
-            missed.append(ViewPublished(view=self._control.view))
+        """What a worker that comes late, or comes back, must know."""
+        missed: list[FromCoordinator] = [self._gathered(worker)]
+        view = None if self._control is None else self._control.view
+        if view is not None and worker in view.members:
+            missed.append(self._published(PublishView(view=view)))
         return [Outgoing(worker, message) for message in missed]
+
+    def _published(self, command: PublishView) -> ViewPublished:
+        members = command.view.members
+        return ViewPublished(
+            view=command.view,
+            addresses=tuple(self._hellos[member].address for member in members),
+            seed=self._seed,
+            is_recovery=command.is_recovery,
+        )
 
     # --- messages --------------------------------------------------------------------------------
 
     def receive(self, worker: int, message: FromWorker) -> list[Outgoing]:
         """A worker said something after its hello."""
+        self._watch.hear(worker, self._clock())
         match message:
             case Ping(sent_s=sent_s):
                 return [Outgoing(worker, Pong(sent_s=sent_s))]
@@ -179,46 +211,83 @@ class Hub:
                 return self._on_measured(worker, message)
             case Metrics():
                 return self._on_metrics(worker, message)
+            case Failed():
+                return self._on_failed(worker, message)
             case Goodbye():
-                self._workers[worker].state = "gone"
-                return []
+                return self._on_goodbye(worker)
             case Hello():
                 raise UsageError(f"worker {worker} said hello twice on one connection")
 
     def _on_ready(self, worker: int, ready: Ready) -> list[Outgoing]:
         self._ready[worker] = ready
         self._workers[worker].state = "ready"
-        if len(self._ready) < self._expected or self._control is not None:
-            return []
-        members = tuple(sorted(self._ready))
-        first = self._ready[members[0]]
         try:
-            options = ControlOptions(
-                global_batch=first.global_batch,
-                allocation=first.allocation if first.shares is None else "fixed",
-                minimum=first.minimum,
-                seed=first.seed,
-            )
-            self._control = ControlState.begin(options)
-            self._tally = Tally(members)
-            ceilings = [self._ready[member].max_samples for member in members]
-            return self._decide(
-                WorkersJoined(
-                    workers=members,
-                    speeds=first.shares,
-                    max_samples=tuple(
-                        first.global_batch if ceiling is None else ceiling for ceiling in ceilings
-                    ),
-                )
-            )
+            if self._control is not None:
+                return self._take_in(worker, ready)
+            if self._founders is None or not set(self._founders) <= set(self._ready):
+                return []
+            return self._begin(self._founders)
         except UsageError as error:
-            return [Outgoing(member, Refused(reason=str(error))) for member in members]
+            return [Outgoing(member, Refused(reason=str(error))) for member in self._ready]
+
+    def _begin(self, members: tuple[int, ...]) -> list[Outgoing]:
+        first = self._ready[members[0]]
+        options = ControlOptions(
+            global_batch=first.global_batch,
+            allocation=first.allocation if first.shares is None else "fixed",
+            minimum=first.minimum,
+            seed=first.seed,
+        )
+        self._seed = first.seed
+        self._control = ControlState.begin(options)
+        return self._decide(
+            WorkersJoined(
+                workers=members,
+                speeds=first.shares,
+                max_samples=tuple(self._ceiling(self._ready[member]) for member in members),
+            )
+        )
+
+    def _take_in(self, worker: int, ready: Ready) -> list[Outgoing]:
+        """A worker joins, or comes back to, the running job."""
+        assert self._control is not None
+        if worker in self._control.members:
+            return []
+        return self._decide(WorkersJoined(workers=(worker,), max_samples=(self._ceiling(ready),)))
+
+    def _ceiling(self, ready: Ready) -> int:
+        return ready.global_batch if ready.max_samples is None else ready.max_samples
+
+    def _on_failed(self, worker: int, failed: Failed) -> list[Outgoing]:
+        view = None if self._control is None else self._control.view
+        if view is None:
+            return []
+        if worker not in view.members:  # it was put out, and is back
+            return self._take_in(worker, self._ready[worker])
+        if failed.group == view.group:
+            self._watch.report_failure(worker, failed.error, self._clock())
+        return self._look()
+
+    def _on_goodbye(self, worker: int) -> list[Outgoing]:
+        self._workers[worker].state = "gone"
+        return []
+
+    def _look(self) -> list[Outgoing]:
+        """Asks the watch whether somebody is lost, and has that decided."""
+        found = self._watch.find_lost(self._clock())
+        if found is None or self._control is None:
+            return []
+        workers, reason = found
+        for worker in workers:
+            self._workers[worker].state = "lost"
+        return self._decide(WorkersLost(workers=workers, reason=reason))
 
     def _on_measured(self, worker: int, report: Measured) -> list[Outgoing]:
         status = self._workers[worker]
         status.state = "training"
         status.step, status.samples = report.step, report.samples
         status.compute_s = report.compute_s
+        self._watch.report_step(self._clock())
         outgoing = []
         for measured in self._tally.add(worker, report):
             self._step = measured.step
@@ -227,9 +296,9 @@ class Hub:
 
     def _on_metrics(self, worker: int, metrics: Metrics) -> list[Outgoing]:
         self._metrics[worker] = metrics
-        if self._control is None or len(self._metrics) < self._expected:
+        members = () if self._control is None else self._control.members
+        if not members or not set(members) <= set(self._metrics):
             return []
-        members = tuple(sorted(self._metrics))
         rows = [self._metrics[member] for member in members]
         return self._decide(
             MetricsMeasured(
@@ -252,8 +321,13 @@ class Hub:
 
     def _carry_out(self, command: Command) -> list[Outgoing]:
         if isinstance(command, PublishView):
-            message = ViewPublished(view=command.view)
-            return [Outgoing(worker, message) for worker in command.view.members]
+            view = command.view
+            if view.group != self._group:
+                self._group = view.group
+                self._tally = Tally(view.members)
+                self._watch = Watch(view.members, self._clock())
+            message = self._published(command)
+            return [Outgoing(worker, message) for worker in view.members]
         self._events.write(command.decision)
         self._decisions = [*self._decisions, command.decision.reason][-20:]
         return []

@@ -28,7 +28,7 @@ from gangline.runtime.messages import (
 from gangline.spec.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 HELLO_TIMEOUT_S = 10.0
 _START_TIMEOUT_S = 10.0
+_TICK_S = 0.05
 _POLICY_VIOLATION = 1008
 
 
@@ -70,6 +71,13 @@ class Desk:
         self._hub = hub
         self._queues: dict[int, asyncio.Queue[FromCoordinator]] = {}
 
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Keeps watch while the server runs."""
+        watching = asyncio.create_task(self.keep_watch())
+        yield
+        watching.cancel()
+
     async def status(self, request: Request) -> Response:
         document = msgspec.json.encode(self._hub.status())
         return Response(document, media_type="application/json")
@@ -77,34 +85,39 @@ class Desk:
     async def worker(self, websocket: WebSocket) -> None:
         """One worker's connection, from its hello to its end."""
         await websocket.accept()
-        hello = await self._greet(websocket)
-        if hello is None:
+        worker = await self._greet(websocket)
+        if worker is None:
             return
-        queue = self._queues[hello.worker]
+        queue = self._queues[worker]
         sender = asyncio.create_task(self._send_all(websocket, queue))
         try:
             while True:
                 message = decode_from_worker(await websocket.receive_bytes())
-                self._deliver(self._hub.receive(hello.worker, message))
+                self._deliver(self._hub.receive(worker, message))
         except (WebSocketDisconnect, RuntimeError):
             pass  # the worker's end or its network; who it was is known, and it may come back
         except (msgspec.DecodeError, UsageError, KeyError) as error:
-            await self._refuse(
-                websocket, f"worker {hello.worker} sent what nobody can read: {error}"
-            )
+            await self._refuse(websocket, f"worker {worker} sent what nobody can read: {error}")
         finally:
             sender.cancel()
-            if self._queues.get(hello.worker) is queue:
-                del self._queues[hello.worker]
-                self._hub.disconnect(hello.worker)
+            if self._queues.get(worker) is queue:
+                del self._queues[worker]
+                self._hub.disconnect(worker)
+                self._deliver(self._hub.tick())
 
-    async def _greet(self, websocket: WebSocket) -> Hello | None:
+    async def keep_watch(self) -> None:
+        """Lets the hub look around, some times per second."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self._deliver(self._hub.tick())
+
+    async def _greet(self, websocket: WebSocket) -> int | None:
         try:
             payload = await asyncio.wait_for(websocket.receive_bytes(), HELLO_TIMEOUT_S)
             hello = decode_from_worker(payload)
             if not isinstance(hello, Hello):
                 raise UsageError(f"the first message must be a hello, not {type(hello).__name__}")
-            outgoing = self._hub.connect(hello)
+            worker, outgoing = self._hub.connect(hello)
         except (TimeoutError, WebSocketDisconnect, RuntimeError):
             with contextlib.suppress(RuntimeError):
                 await websocket.close(_POLICY_VIOLATION)
@@ -112,9 +125,9 @@ class Desk:
         except (KeyError, msgspec.DecodeError, UsageError) as error:
             await self._refuse(websocket, str(error))
             return None
-        self._queues[hello.worker] = asyncio.Queue()
+        self._queues[worker] = asyncio.Queue()
         self._deliver(outgoing)
-        return hello
+        return worker
 
     def _deliver(self, outgoing: list[Outgoing]) -> None:
         for worker, message in outgoing:
@@ -140,14 +153,14 @@ class CoordinatorServer:
         self.hub = hub
         desk = Desk(hub)
         routes = [Route("/api/status", desk.status), WebSocketRoute("/ws/worker", desk.worker)]
-        app = TokenGate(Starlette(routes=routes), token=token)
+        app = TokenGate(Starlette(routes=routes, lifespan=desk.lifespan), token=token)
         self._socket = _bind(host, port)
         self.url = f"ws://{host}:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
                 log_level="warning",
-                lifespan="off",
+                lifespan="on",
                 ws="websockets-sansio",
                 ws_max_size=MAX_MESSAGE_BYTES,
                 timeout_graceful_shutdown=1,

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This worker's membership in the group that exchanges gradients: entering, losing, entering anew.
+
+Nothing here raises into the user's loop because somebody else died. A failed exchange marks the group
+as broken and tells the coordinator; the next time the loop comes to a place where it may wait (the
+next batch, a `mean`), this worker waits for a view with a new group, enters it, and goes on from where
+the furthest member is.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gangline.collectives import GroupKey
+from gangline.runtime.messages import Failed
+from gangline.runtime.regroup import Results, Truth, become_alike
+from gangline.runtime.session import now
+from gangline.runtime.transports import make_group
+from gangline.spec.errors import ExchangeError, MismatchError
+from gangline.spec.event import Regrouped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gangline.collectives import Group
+    from gangline.runtime.handshake import Introduction
+    from gangline.runtime.position import Position
+    from gangline.runtime.session import Session
+    from gangline.runtime.snapshot import Snapshot
+    from gangline.spec.view import View
+
+T = TypeVar("T")
+
+VIEW_WAIT_S = 600.0
+"""How long a worker that lost its group waits for the coordinator, which may be away itself."""
+
+
+class Membership:
+    """Enters groups, and makes the members of a new one alike."""
+
+    def __init__(
+        self, session: Session, introduction: Introduction, snapshot: Snapshot, *, group: int
+    ) -> None:
+        self._session = session
+        self._introduction = introduction
+        self._snapshot = snapshot
+        self._broken_s: float | None = None
+        self.group = group
+        """The number of the group that this worker is in, or was in last."""
+        self.results: Results = {}
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the group is lost, so that nothing can be exchanged."""
+        return self._broken_s is not None
+
+    def fail(self, error: ExchangeError, position: Position) -> None:
+        """An exchange failed. Raises it where nobody could mend the group."""
+        client = self._session.client
+        is_own_fault = isinstance(error, MismatchError)
+        if client is None or not client.is_elastic or is_own_fault:
+            raise error
+        if self._broken_s is None:
+            self._broken_s = time.perf_counter()
+        client.send(Failed(group=self.group, step=position.step, error=str(error)))
+
+    def recover(self, position: Position) -> tuple[View, Truth]:
+        """Waits for a new group with this worker in it, and enters it."""
+        client = self._session.client
+        assert client is not None
+        while True:
+            view = client.wait_group(
+                self.group, worker=self._session.place.worker, timeout_s=VIEW_WAIT_S
+            )
+            truth = self.enter(view, position)
+            if truth is not None:
+                return view, truth
+
+    def enter(self, view: View, position: Position) -> Truth | None:
+        """Leaves the old group for that of `view`; None where that one failed already."""
+        if self._broken_s is None:
+            self._broken_s = time.perf_counter()
+        self.group = view.group
+        client = self._session.client
+        door = self._session.door
+        assert client is not None
+        assert door is not None
+        key = GroupKey(run=self._session.place.run, view=view.group, attempt=0)
+        try:
+            group = make_group(
+                door,
+                key,
+                rank=view.rank_of(self._session.place.worker),
+                addresses=client.addresses(view.number),
+            )
+            self._session.communicator.renew(group)
+            truth = self._session.communicator.call(
+                lambda group: become_alike(
+                    group,
+                    self._introduction,
+                    self._snapshot,
+                    position=position,
+                    results=self.results,
+                )
+            )
+        except ExchangeError as error:
+            self.fail(error, position)
+            return None
+        self.results = truth.results
+        self._record(view, truth)
+        self._broken_s = None
+        return truth
+
+    def call(self, key: tuple[Any, ...], exchange: Callable[[Group], T]) -> T:
+        """One collective call outside of a step; its result is kept for who is behind."""
+        if key not in self.results:
+            self.results[key] = self._session.communicator.call(exchange)
+        result: T = self.results[key]
+        return result
+
+    def forget(self, is_old: Callable[[tuple[Any, ...]], bool]) -> None:
+        """Drops results that nobody can be behind for any more."""
+        self.results = {key: value for key, value in self.results.items() if not is_old(key)}
+
+    def _record(self, view: View, truth: Truth) -> None:
+        assert self._broken_s is not None
+        self._session.record(
+            Regrouped(
+                t=now(),
+                worker=self._session.place.worker,
+                view=view.number,
+                group=view.group,
+                members=list(view.members),
+                step=truth.position.step,
+                num_behind=truth.num_behind,
+                took_s=time.perf_counter() - self._broken_s,
+                reason=view.reason,
+            )
+        )

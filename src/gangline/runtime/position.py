@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a worker has come: what its parameters, optimizers and samples are the state of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Position(NamedTuple):
+    """The next thing this worker has to do. A greater position is further ahead."""
+
+    step: int
+    """The next optimizer update."""
+    phase: int
+    """How many exchanges of that step have succeeded already (a GAN has several)."""
+    handed_out: int
+    """The last step whose batch reached the loop."""
+    calls: int
+    """Collective calls outside of steps (`mean`) since that hand-out."""
+    epoch: int
+    start: int
+    """Where in the epoch's order the next step begins."""
+
+    @classmethod
+    def at_start(cls) -> Position:
+        """Nothing has been done."""
+        return cls(step=0, phase=0, handed_out=-1, calls=0, epoch=0, start=0)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the members of a new group do first: find out who is furthest, and all become like it.
+
+The furthest member is the truth: what it has committed was summed over everybody's samples, so the
+others need its result, not a second try. Members at the same position are bit-equal already.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from gangline.collectives import gather_bytes
+from gangline.runtime.handshake import compare, copy_value
+from gangline.runtime.position import Position
+
+if TYPE_CHECKING:
+    from gangline.collectives import Group
+    from gangline.runtime.handshake import Introduction
+    from gangline.runtime.snapshot import Snapshot
+
+Results = dict[tuple[Any, ...], Any]
+"""What collective calls outside of steps returned lately."""
+
+
+class Truth(NamedTuple):
+    """Where the whole group stands, after the members became alike."""
+
+    position: Position
+    results: Results
+    was_behind: bool
+    """Whether this member had to copy."""
+    num_behind: int
+
+
+def become_alike(
+    group: Group,
+    introduction: Introduction,
+    snapshot: Snapshot,
+    *,
+    position: Position,
+    results: Results,
+) -> Truth:
+    """Compares the members, and gives all of them the state of the furthest."""
+    compare(group, introduction)
+    positions = [
+        Position(*msgspec.msgpack.decode(payload))
+        for payload in gather_bytes(group, msgspec.msgpack.encode(position))
+    ]
+    furthest = max(positions)
+    root = positions.index(furthest)
+    num_behind = sum(one != furthest for one in positions)
+    if num_behind == 0:
+        return Truth(position, results, was_behind=False, num_behind=0)
+    own = (snapshot.export(), results) if group.rank == root else None
+    state, results = copy_value(group, own, root=root)
+    was_behind = position != furthest
+    if was_behind:
+        snapshot.load(state)
+    return Truth(furthest, results, was_behind=was_behind, num_behind=num_behind)

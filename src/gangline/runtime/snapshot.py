@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an attempt at a step may move before it fails: kept at the hand-out, put back afterwards.
+
+A failed attempt changes no parameter and no optimizer state, because `step()` is given no gradients.
+But the forward pass has moved running statistics, and the user's loop goes on to its schedulers and
+scalers, which know nothing of the failure. Their state is always that of the hand-out: who copies
+another worker's state runs the user's loop from there, and moves them itself.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from gangline.runtime.prepared import Prepared
+
+
+class Snapshot:
+    """Buffers, the scalars of the optimizers' groups, and the state of schedulers and scalers."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._buffers: list[Tensor] = []
+        self._groups: list[dict[str, Any]] = []
+        self._states: list[Any] = []
+        self.take()
+
+    def take(self) -> None:
+        """Keeps how things are now."""
+        self._buffers = [buffer.detach().clone() for buffer in self._live_buffers()]
+        self._groups = [_scalars(group) for group in self._live_groups()]
+        self._states = [copy.deepcopy(item.state_dict()) for item in self._prepared.stateful]
+
+    def restore(self) -> None:
+        """Puts everything back as it was kept."""
+        for item, state in zip(self._prepared.stateful, self._states, strict=True):
+            item.load_state_dict(copy.deepcopy(state))
+        # After the schedulers: loading one does not restore the rates that it had set.
+        for group, scalars in zip(self._live_groups(), self._groups, strict=True):
+            group.update(_scalars(scalars))
+        for buffer, values in zip(self._live_buffers(), self._buffers, strict=True):
+            buffer.data.copy_(values)
+
+    def export(self) -> dict[str, Any]:
+        """This worker's whole state, as another one can `load` it."""
+        return {
+            "parameters": [
+                p.detach() for model in self._prepared.models for p in model.parameters()
+            ],
+            "optimizers": [opt.state_dict()["state"] for opt in self._prepared.optimizers],
+            "buffers": self._buffers,
+            "groups": self._groups,
+            "states": self._states,
+        }
+
+    def load(self, exported: dict[str, Any]) -> None:
+        """Becomes like the worker that exported this."""
+        parameters = [p for model in self._prepared.models for p in model.parameters()]
+        for parameter, values in zip(parameters, exported["parameters"], strict=True):
+            parameter.data.copy_(values)
+        for optimizer, state in zip(self._prepared.optimizers, exported["optimizers"], strict=True):
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        self._buffers = exported["buffers"]
+        self._groups = exported["groups"]
+        self._states = exported["states"]
+        self.restore()
+
+    def _live_buffers(self) -> Sequence[Tensor]:
+        return [buffer for model in self._prepared.models for buffer in model.buffers()]
+
+    def _live_groups(self) -> Sequence[dict[str, Any]]:
+        optimizers: Sequence[torch.optim.Optimizer] = self._prepared.optimizers
+        return [group for optimizer in optimizers for group in optimizer.param_groups]
+
+
+def _scalars(group: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: value.detach().clone() if isinstance(value, Tensor) else copy.copy(value)
+        for key, value in group.items()
+        if key != "params"
+    }
