@@ -14,6 +14,7 @@ from gangline.control import (
     Say,
     StepMeasured,
     WorkersJoined,
+    WorkersLost,
     decide,
 )
 from gangline.planning.allocation import balanced, slowest_s
@@ -281,6 +282,44 @@ def test_a_later_joiner_gets_a_share_like_the_median_and_is_then_measured():
     run.measure(30, speeds=np.append(SPEEDS, 1.0))
     times = (0.004 + 0.001 * np.array(run.view.shares)) / np.append(SPEEDS, 1.0)
     assert times.max() / times.mean() < 1.06
+
+
+def test_those_that_are_left_go_on_when_a_worker_is_lost():
+    run = Run().measure(30)
+    before = run.view
+    say, publish = run.send(WorkersLost(workers=(3,), reason="worker 3 was killed"))
+    assert publish.is_recovery
+    assert run.view.members == (7, 5, 9)
+    assert run.view.number == before.number + 1
+    assert run.view.group == before.group + 1
+    assert sum(run.view.shares) == 256
+    assert run.view.reason == "worker 3 was killed; 3 of 4 members go on"
+    assert say.decision.numbers["lost"] == 1
+    times = (0.004 + 0.001 * np.array(run.view.shares)) / SPEEDS[[0, 2, 3]]
+    assert times.max() / times.mean() < 1.1
+    run.measure(20, speeds=SPEEDS[[0, 2, 3]])
+    assert run.state.speeds.observed.min() > 20
+
+
+def test_nothing_is_decided_when_all_are_lost():
+    run = Run()
+    assert run.send(WorkersLost(workers=WORKERS, reason="the power failed")) == []
+    assert run.view.members == WORKERS
+
+
+def test_a_member_that_never_reported_is_taken_for_an_average_one_when_others_are_lost():
+    run = Run()
+    times = 0.068 / SPEEDS
+    times[3] = np.nan
+    for step in range(6):
+        run.send(
+            StepMeasured(
+                step=step, view=0, workers=WORKERS, samples=np.full(4, 64), compute_s=times
+            )
+        )
+    run.send(WorkersLost(workers=(7,), reason="worker 7 left"))
+    shares = dict(zip(run.view.members, run.view.shares, strict=True))
+    assert shares[3] > shares[9] > shares[5]
 
 
 def test_many_workers_are_decided_on_without_a_number_each():

@@ -29,7 +29,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     model = zoo.build_model("lenet5", image_size=IMAGE_SIZE)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.002)
     train = DataLoader(zoo.digits("train", size=IMAGE_SIZE), batch_size=64, shuffle=True)
     test = DataLoader(zoo.digits("test", size=IMAGE_SIZE), batch_size=64)
 

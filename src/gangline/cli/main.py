@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import gangline
-from gangline.cli import cmd_demo, cmd_doctor, cmd_report, cmd_run, cmd_status, cmd_up
+from gangline.cli import (
+    cmd_demo,
+    cmd_doctor,
+    cmd_report,
+    cmd_run,
+    cmd_simulate,
+    cmd_status,
+    cmd_up,
+)
 from gangline.cli.output import EXIT_USAGE, exit_code_of, print_error
 from gangline.spec.errors import GanglineError
 
@@ -47,7 +55,7 @@ def _options(
     """Train one PyTorch model on whatever machines you have."""
 
 
-for _verb in (cmd_demo, cmd_run, cmd_up, cmd_status, cmd_report, cmd_doctor):
+for _verb in (cmd_demo, cmd_run, cmd_up, cmd_status, cmd_report, cmd_simulate, cmd_doctor):
     _verb.register(app)
 
 

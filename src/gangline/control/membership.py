@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from gangline.control.speeds import Speeds, joined, selected, unknown_speeds
+from gangline.control.speeds import joined, selected, unknown_speeds
 from gangline.control.views import cut, publish
 from gangline.spec.errors import UsageError
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gangline.control.commands import Command
     from gangline.control.inputs import WorkersJoined, WorkersLost
     from gangline.control.state import ControlState
-    from gangline.planning.bounds import Floats
 
 
 def join(
@@ -31,7 +30,7 @@ def join(
         state,
         max_samples=np.concatenate((state.max_samples, np.array(ceilings, dtype=np.int64))),
         weights=np.concatenate((state.weights, weights)),
-        speeds=joined(state.speeds, _assumed(state.speeds, weights)),
+        speeds=joined(state.speeds, unknown_speeds(count)),
         metrics=None,
         measurements_behind_cut=0,
     )
@@ -73,22 +72,6 @@ def lose(state: ControlState, event: WorkersLost, now: float) -> tuple[ControlSt
         now=now,
         is_new_group=True,
         is_recovery=True,
-    )
-
-
-def _assumed(known: Speeds, weights: Floats) -> Speeds:
-    """What to take the newcomers' speeds for until they are measured.
-
-    Among founders only ratios count, so the unit of time is arbitrary. Whoever joins later is
-    compared with the median of those that are known.
-    """
-    measured = known.observed > 0
-    fixed_s, per_sample_s = 0.0, 1.0
-    if measured.any():
-        fixed_s = float(np.median(known.fixed_s[measured]))
-        per_sample_s = float(np.median(known.per_sample_s[measured]))
-    return msgspec.structs.replace(
-        unknown_speeds(len(weights)), fixed_s=fixed_s / weights, per_sample_s=per_sample_s / weights
     )
 
 

@@ -156,6 +156,24 @@ def selected(known: Speeds, places: Shares) -> Speeds:
     return Speeds(**{name: some(name) for name in Speeds.__struct_fields__})
 
 
+def assumed_costs(speeds: Speeds, weights: Floats) -> tuple[Floats, Floats]:
+    """a and b of every worker; what to take them for where the worker has not been observed.
+
+    `weights` are the speeds that the workers are believed to have. A worker that has not been
+    observed is taken to be like the median of those that have, at its own weight. Where nobody has,
+    only ratios count, and the unit of time is arbitrary.
+    """
+    known = speeds.observed > 0
+    fixed_s, per_sample_s = 0.0, 1.0
+    if known.any():
+        fixed_s = float(np.median((speeds.fixed_s * weights)[known]))
+        per_sample_s = float(np.median((speeds.per_sample_s * weights)[known]))
+    return (
+        np.where(known, speeds.fixed_s, fixed_s / weights),
+        np.where(known, speeds.per_sample_s, per_sample_s / weights),
+    )
+
+
 def observe(speeds: Speeds, samples: Shares, compute_s: Floats) -> tuple[Speeds, Floats]:
     """The speeds after one step, and by what factor each worker's step time was found changed.
 

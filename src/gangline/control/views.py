@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from gangline.control.commands import Command, PublishView, Say
+from gangline.control.speeds import assumed_costs
 from gangline.planning.allocation import AllocationProblem, allocate
 from gangline.spec.event import Decision
 from gangline.spec.view import View
@@ -28,16 +29,16 @@ def next_number(state: ControlState) -> int:
 
 def cut(state: ControlState) -> Shares:
     """The shares that the run's policy gives now, to what is known about the members."""
-    count = len(state.speeds.fixed_s)
+    fixed_s, per_sample_s = assumed_costs(state.speeds, state.weights)
     metrics = state.metrics
-    nothing = np.zeros(count)
+    nothing = np.zeros(len(fixed_s))
     problem = AllocationProblem(
         global_batch=state.options.global_batch,
         minimum=state.options.minimum,
         weights=state.weights,
         max_samples=state.max_samples,
-        fixed_s=state.speeds.fixed_s,
-        per_sample_s=state.speeds.per_sample_s,
+        fixed_s=fixed_s,
+        per_sample_s=per_sample_s,
         operations_per_s=nothing if metrics is None else metrics.operations_per_s,
         memory_bytes=nothing if metrics is None else metrics.memory_bytes,
         latency_s=nothing if metrics is None else metrics.latency_s,

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from gangline.spec.errors import LaunchError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _FILE_NAME = "coordinator.json"
 
