@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -56,6 +58,9 @@ def demo(
         Path | None,
         typer.Option("--json", help="Write the numbers to this file as JSON (- prints them)."),
     ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Save the result as a picture, too (SVG).")
+    ] = None,
     run_dir: Annotated[Path, typer.Option(help="Where the run folders go.")] = Path("runs"),
     equal_epochs: Annotated[int, typer.Option(min=2, help="Epochs with equal shares.")] = 8,
     balanced_epochs: Annotated[int, typer.Option(min=3, help="Epochs, balanced.")] = 50,
@@ -93,7 +98,9 @@ def demo(
         accuracies[allocation] = json.loads((folder / "result.json").read_text())["accuracy"]
     result = _result(summaries, accuracies, folders, scale=scaled.scale)
     if not is_quiet:
-        _show(result, summaries)
+        _show(result, summaries, out())
+    if picture is not None:
+        _save_picture(picture, result, summaries)
     if json_file is not None:
         if is_quiet:
             print_json(result)
@@ -134,8 +141,13 @@ def _result(
     )
 
 
-def _show(result: DemoResult, summaries: dict[str, RunSummary]) -> None:
-    console = out()
+def _show(
+    result: DemoResult,
+    summaries: dict[str, RunSummary],
+    console: Console,
+    *,
+    has_links: bool = True,
+) -> None:
     for allocation, summary in summaries.items():
         console.print(Text(f"\n{allocation} shares: how the nodes spent a step", style="bold"))
         console.print(Text(draw_bars(worker_bars(summary))))
@@ -145,13 +157,20 @@ def _show(result: DemoResult, summaries: dict[str, RunSummary]) -> None:
     table.add_row("throughput, balanced", f"{result.throughput_balanced:,.0f} samples/s")
     table.add_row("speed-up", f"{result.speedup:.2f} times", style="bold green")
     table.add_row("efficiency", f"{result.efficiency:.0%} of the compute-only optimum")
-    table.add_row("shares of the 256 samples", ", ".join(str(share) for share in result.shares))
+    shares = ", ".join(str(share) for share in result.shares)
+    table.add_row(f"shares of the {GLOBAL_BATCH} samples", shares)
     console.print()
     console.print(table)
     console.print()
-    for folder in result.run_dirs:
-        try:
-            shown = Path(folder).relative_to(Path.cwd())
-        except ValueError:
-            shown = Path(folder)
-        say(f"more: gangline report {shown}")
+    for folder in result.run_dirs if has_links else []:
+        console.print(Text(f"more: gangline report {_shortened(Path(folder))}"))
+
+
+def _shortened(folder: Path) -> Path:
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def _save_picture(path: Path, result: DemoResult, summaries: dict[str, RunSummary]) -> None:
+    console = Console(record=True, file=io.StringIO(), width=84, highlight=False)
+    _show(result, summaries, console, has_links=False)
+    console.save_svg(str(path), title="gangline demo")

@@ -13,7 +13,7 @@ import numpy as np
 from gangline.collectives.wire.elements import QUIET, TYPE_NAMES, Array
 from gangline.collectives.wire.link import Link, Receiver, Sender
 from gangline.collectives.wire.operation import FRAME_BYTES, Operation, check_same
-from gangline.collectives.wire.waiting import Alarm, Deadline
+from gangline.collectives.wire.waiting import SPIN_S, Alarm, Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
