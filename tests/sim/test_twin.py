@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulator and the runtime are twins: told the same, they decide the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from twin_bodies import train_unlike
+
+from gangline.control import ControlOptions, Say
+from gangline.eventlog import NullWriter, read_run
+from gangline.runtime.coordinator import Hub
+from gangline.runtime.messages import (
+    PROTOCOL_VERSION,
+    Hello,
+    Measured,
+    Ready,
+    ViewPublished,
+)
+from gangline.simulation import Scenario, replay, simulate
+from gangline.simulation.scenario import SimulatedNode, Throttle
+from gangline.spec.address import WireAddress
+from gangline.spec.event import Decision, StepDone
+
+if TYPE_CHECKING:
+    from gangline.runtime.coordinator.hub import Outgoing
+    from gangline.spec.event import AnyEvent
+    from gangline.spec.view import View
+    from gangline.testing import WorkerPool
+
+SPEEDS = (1.0, 0.5, 0.2, 0.1)
+
+
+def simulated(options: ControlOptions) -> tuple[list[View], list[AnyEvent]]:
+    throttle = Throttle(from_step=60, to_step=100, factor=3.0)
+    nodes = tuple(
+        SimulatedNode(name=f"n{i}", speed=speed, throttles=(throttle,) if i == 1 else ())
+        for i, speed in enumerate(SPEEDS)
+    )
+    events: list[AnyEvent] = []
+    scenario = Scenario(nodes=nodes, noise=0.1)
+    result = simulate(scenario, options=options, steps=150, seed=3, sink=events.append)
+    return list(result.views), events
+
+
+def views_in(outgoing: list[Outgoing]) -> list[View]:
+    return [
+        message.view
+        for worker, message in outgoing
+        if isinstance(message, ViewPublished) and worker == 0
+    ]
+
+
+@pytest.mark.parametrize("allocation", ["balanced", "equal", "random"])
+def test_the_coordinator_publishes_what_the_simulator_published(allocation: str) -> None:
+    options = ControlOptions(global_batch=256, allocation=allocation, recut_steps=100)
+    expected, events = simulated(options)
+    hub = Hub(run="twin", expected_workers=len(SPEEDS), events=NullWriter(), clock=lambda: 0.0)
+    published: list[View] = []
+    for worker in range(len(SPEEDS)):
+        hello = Hello(
+            protocol=PROTOCOL_VERSION,
+            run="twin",
+            worker=worker,
+            host="here",
+            pid=worker + 1,
+            address=WireAddress(host="127.0.0.1", port=1),
+        )
+        hub.connect(hello)
+    for worker in range(len(SPEEDS)):
+        ready = Ready(
+            global_batch=256,
+            minimum=1,
+            allocation=allocation,
+            shares=None,
+            max_samples=None,
+            seed=0,
+        )
+        published += views_in(hub.receive(worker, ready))
+    for event in events:
+        if isinstance(event, StepDone):
+            report = Measured(
+                step=event.step,
+                view=event.view,
+                samples=event.samples,
+                compute_s=event.compute_s,
+            )
+            published += views_in(hub.receive(event.worker, report))
+    assert [(view.number, view.shares, view.reason) for view in published] == [
+        (view.number, view.shares, view.reason) for view in expected
+    ]
+    assert len(published) > 1 or allocation == "equal"
+
+
+def test_a_real_runs_log_replayed_gives_its_decisions(worker_pool: WorkerPool) -> None:
+    worker_pool.run(train_unlike, 3, speeds=(0.3, 0.15, 0.05))
+    events = list(read_run(worker_pool.run_dir))
+    decided = [event for event in events if isinstance(event, Decision)]
+    options = ControlOptions(global_batch=48)
+    said = [c.decision for c in replay(events, options=options) if isinstance(c, Say)]
+    assert len(decided) > 1, "unlike workers are cut anew at least once"
+    # The last reports may come after the coordinator has stopped listening.
+    assert [(one.what, one.reason) for one in said[: len(decided)]] == [
+        (one.what, one.reason) for one in decided
+    ]
+    assert len(said) - len(decided) <= 1
