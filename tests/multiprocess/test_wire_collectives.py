@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from gangline.collectives.wire import WireGroup, WireOptions
 from gangline.spec.errors import ExchangeError, UsageError
 from wire_members import (
     KEY,
+    PROCESSES,
     SHARED,
     TCP,
     TIMEOUT_S,
@@ -287,8 +287,8 @@ def test_groups_work_side_by_side_on_one_listener() -> None:
     with listeners(2) as made:
 
         def body(rank: int) -> None:
-            order = range(4) if rank == 0 else range(4)
-            groups = [join(rank, made, options=options[i], key=keys[i]) for i in order]
+            pairs = zip(keys, options, strict=True)
+            groups = [join(rank, made, options=chosen, key=key) for key, chosen in pairs]
             for index, group in enumerate(groups):
                 tensor = torch.full((10,), float(index))
                 group.all_reduce(tensor)
@@ -337,10 +337,9 @@ def _process(rank: int, pipe: Connection) -> None:
 
 
 def test_processes_exchange() -> None:
-    context = multiprocessing.get_context("spawn")
-    pipes = [context.Pipe() for _ in range(2)]
+    pipes = [PROCESSES.Pipe() for _ in range(2)]
     processes = [
-        context.Process(target=_process, args=(rank, pipes[rank][1]), daemon=True)
+        PROCESSES.Process(target=_process, args=(rank, pipes[rank][1]), daemon=True)
         for rank in range(2)
     ]
     for process in processes:

@@ -142,7 +142,7 @@ def test_shares_that_fit_nobody_are_refused(
 
 def test_an_unknown_transport_is_refused(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = refusal(capsys, "--transport", "pigeon", str(script))
-    assert "--transport 'pigeon' is not known; choose one of: wire, wire-tcp, gloo" in message
+    assert "--transport 'pigeon' is not known; choose one of: wire, wire-tcp, gloo, nccl" in message
 
 
 def test_a_missing_script_is_named_with_where_it_was_looked_for(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.collectives import GroupKey
@@ -74,11 +74,13 @@ def decode(frame: bytes) -> Body:
     return frames.decode_body(kind, body)
 
 
+@settings(deadline=None)
 @given(BODIES)
 def test_frames_come_back_as_they_were(body: Body) -> None:
     assert decode(frames.encode(body)) == body
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=64))
 def test_junk_is_refused_as_a_prefix(junk: bytes) -> None:
     try:
@@ -89,6 +91,7 @@ def test_junk_is_refused_as_a_prefix(junk: bytes) -> None:
     assert length <= frames.MAX_BODY_BYTES
 
 
+@settings(deadline=None)
 @given(st.sampled_from([Hello, Challenge, Proof, Welcome, Refusal]), st.binary(max_size=200))
 def test_junk_is_refused_or_well_formed_as_a_body(kind: type[Body], junk: bytes) -> None:
     try:
@@ -98,6 +101,7 @@ def test_junk_is_refused_or_well_formed_as_a_body(kind: type[Body], junk: bytes)
     assert isinstance(body, kind)
 
 
+@settings(deadline=None)
 @given(BODIES, st.data())
 def test_a_damaged_frame_never_raises_anything_else(body: Body, data: st.DataObject) -> None:
     frame = bytearray(frames.encode(body))
@@ -163,6 +167,7 @@ def test_a_hello_names_its_group() -> None:
     assert hello().key == GroupKey("r", 1, 2, "flat")
 
 
+@settings(deadline=None)
 @given(OPERATIONS)
 def test_operations_come_back_as_they_were(operation: Operation) -> None:
     frame = operation.encode()
@@ -170,12 +175,14 @@ def test_operations_come_back_as_they_were(operation: Operation) -> None:
     assert Operation.decode(frame) == operation
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=FRAME_BYTES, max_size=FRAME_BYTES))
 def test_junk_is_refused_as_an_operation(junk: bytes) -> None:
     with pytest.raises(ExchangeError):
         Operation.decode(junk)
 
 
+@settings(deadline=None)
 @given(OPERATIONS, st.integers(0, FRAME_BYTES * 8 - 1))
 def test_a_flipped_bit_is_refused_or_differs(operation: Operation, bit: int) -> None:
     frame = bytearray(operation.encode())

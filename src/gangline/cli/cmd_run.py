@@ -20,6 +20,8 @@ from gangline.emulation.scaling import describe_scale, scale_speeds
 from gangline.engines.job import Job, count_cores
 from gangline.engines.running import run_job
 from gangline.planning.allocation import check_allocation
+from gangline.spec.faults import FaultPlan
+from gangline.spec.wire import WireSettings, parse_ports
 
 
 def register(app: typer.Typer) -> None:
@@ -52,8 +54,39 @@ def run(
         typer.Option(help="Who gets how much: balanced, equal, random, kqv or kqv-normalised."),
     ] = None,
     transport: Annotated[
-        str | None, typer.Option(help="What moves the gradients: wire, wire-tcp or gloo.")
+        str | None, typer.Option(help="What moves the gradients: wire, wire-tcp, gloo or nccl.")
     ] = None,
+    faults: Annotated[
+        Path | None, typer.Option(help="A TOML file of what shall go wrong, to see it survived.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint of the script.")
+    ] = False,
+    wire_ports: Annotated[
+        str | None, typer.Option(help="The ports that workers may listen on, such as 20000-20100.")
+    ] = None,
+    wire_connections: Annotated[
+        int, typer.Option(help="TCP connections per link, where one does not fill it.")
+    ] = 1,
+    wire_checksum: Annotated[
+        bool, typer.Option("--wire-checksum", help="Check what travels by TCP with a CRC.")
+    ] = False,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="Encrypt the links between hosts: the certificate (PEM).")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None,
+    tls_authority: Annotated[
+        Path | None, typer.Option(help="Who must have signed the peers' certificates.")
+    ] = None,
+    respawn: Annotated[
+        bool, typer.Option("--respawn", help="Start workers again that were killed.")
+    ] = False,
+    max_respawns: Annotated[
+        int, typer.Option(min=1, help="How many, over the whole run, with --respawn.")
+    ] = 3,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Go on when a worker ends with an error.")
+    ] = False,
     name: Annotated[str | None, typer.Option(help="The run's name, in runs/NAME.")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="The run folder itself.")] = None,
     show_output: Annotated[
@@ -71,7 +104,9 @@ def run(
     asked = [node.speed for node in worker_nodes]
     scaled = scale_speeds(asked, count_cores())
     cut = parse_shares(shares, workers=len(worker_nodes))
-    run_name, folder = make_run_dir(script, name=name, run_dir=run_dir)
+    plan = FaultPlan() if faults is None else FaultPlan.from_toml(faults)
+    plan.check(workers=len(worker_nodes))
+    run_name, folder = make_run_dir(script, name=name, run_dir=run_dir, resume=resume)
     job = Job(
         run=run_name,
         run_dir=folder.resolve(),
@@ -83,11 +118,27 @@ def run(
         shares=cut,
         transport=transport,
         allocation=allocation,
+        wire=WireSettings(
+            ports=None if wire_ports is None else parse_ports(wire_ports),
+            connections=wire_connections,
+            checksum=wire_checksum,
+            certificate=_absolute(tls_certificate),
+            key=_absolute(tls_key),
+            authority=_absolute(tls_authority),
+        ),
+        resume=resume,
+        faults=plan,
+        respawns=max_respawns if respawn else 0,
+        keeps_going=keep_going,
     )
     scale_text = describe_scale(asked, scale=scaled.scale, cores=count_cores())
     if scale_text and not as_json:
         say(scale_text)
     launch(job, show_output=show_output, as_json=as_json)
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.resolve())
 
 
 def launch(job: Job, *, show_output: bool, as_json: bool) -> None:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +10,9 @@ import msgspec
 import typer
 from rich.table import Table
 
+from gangline.cli.contact import ask_run
 from gangline.cli.output import JsonFlag, out, print_json, say
-from gangline.spec.announcement import Announcement, read_announcement
-from gangline.spec.errors import LaunchError, UsageError
-
-_TIMEOUT_S = 5.0
+from gangline.spec.announcement import read_announcement
 
 
 def register(app: typer.Typer) -> None:
@@ -32,10 +28,10 @@ def status(
     as_json: JsonFlag = False,
 ) -> None:
     """Show who takes part in a running job, with which shares, and what was decided last."""
-    from gangline.runtime.coordinator.hub import Status
+    from gangline.runtime.coordinator.status import Status
 
     announcement = read_announcement(run_dir)
-    document = _fetch(announcement, token_file or run_dir / "token")
+    document = ask_run(announcement, "/api/status", token_file=token_file or run_dir / "token")
     found = msgspec.json.decode(document, type=Status)
     if as_json:
         print_json(found)
@@ -58,29 +54,3 @@ def status(
     out().print(table)
     for reason in found.decisions[-5:]:
         say(reason)
-
-
-def _fetch(announcement: Announcement, token_file: Path) -> bytes:
-    try:
-        token = token_file.read_text().strip()
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the run's token file {token_file}: {error.strerror}; name it with "
-            "--token-file"
-        ) from error
-    url = announcement.url.replace("ws", "http", 1) + "/api/status"
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-            body: bytes = response.read()
-            return body
-    except urllib.error.HTTPError as error:
-        raise LaunchError(
-            f"the coordinator at {announcement.url} answered {error.code}: {error.reason}; is "
-            f"{token_file} the token of this run?"
-        ) from error
-    except OSError as error:
-        raise LaunchError(
-            f"the coordinator of this run, process {announcement.pid} at {announcement.url}, does "
-            "not answer: the run is over, or its coordinator died"
-        ) from error

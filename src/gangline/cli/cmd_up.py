@@ -28,12 +28,16 @@ def up(
     token_file: Annotated[
         Path | None, typer.Option(help="A file that holds the run's token (made if missing).")
     ] = None,
+    reserved: Annotated[
+        int, typer.Option(min=0, help="Workers bring the numbers below this one themselves.")
+    ] = 0,
     as_json: JsonFlag = False,
 ) -> None:
     """Start a coordinator alone, and say how workers find it."""
     from gangline.engines.coordination import write_token
     from gangline.eventlog import EventWriter, log_path
     from gangline.runtime.coordinator import CoordinatorServer, Hub
+    from gangline.runtime.coordinator.journal import open_journal
 
     run_dir.mkdir(parents=True, exist_ok=True)
     path = token_file or run_dir / "token"
@@ -44,11 +48,16 @@ def up(
 
     def announce(url: str) -> None:
         Announcement(run=run, url=url, pid=os.getpid()).write(run_dir)
+        command = f"gangline join {url.removeprefix('ws://')} --token-file {path} train.py"
         if as_json:
-            print_json({"run": run, "url": url, "token_file": str(path)})
+            print_json({"run": run, "url": url, "token_file": str(path), "join": command})
         else:
             say(f"coordinator of {run} at {url}, token in {path}")
+            say(f"workers join it with: {command}")
 
     with EventWriter(log_path(run_dir, "coordinator"), run=run, source="coordinator") as events:
-        hub = Hub(run=run, expected_workers=workers, events=events)
+        journal = open_journal(run_dir, events)
+        hub = Hub(
+            run=run, expected_workers=workers, events=events, reserved=reserved, journal=journal
+        )
         CoordinatorServer(hub, token=token, host=host, port=port).run(announce)

@@ -12,8 +12,11 @@ import typer
 
 import gangline
 from gangline.cli import (
+    cmd_chaos,
     cmd_demo,
     cmd_doctor,
+    cmd_join,
+    cmd_leave,
     cmd_report,
     cmd_run,
     cmd_simulate,
@@ -55,7 +58,18 @@ def _options(
     """Train one PyTorch model on whatever machines you have."""
 
 
-for _verb in (cmd_demo, cmd_run, cmd_up, cmd_status, cmd_report, cmd_simulate, cmd_doctor):
+for _verb in (
+    cmd_demo,
+    cmd_run,
+    cmd_up,
+    cmd_join,
+    cmd_leave,
+    cmd_chaos,
+    cmd_status,
+    cmd_report,
+    cmd_simulate,
+    cmd_doctor,
+):
     _verb.register(app)
 
 

@@ -6,16 +6,20 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import psutil
 
+from gangline.spec.announcement import Announcement, read_announcement
 from gangline.spec.cluster import Cluster, Node
-from gangline.spec.errors import UsageError
+from gangline.spec.errors import LaunchError, UsageError
 from gangline.spec.launch import TRANSPORTS
 
 RUNS_DIR = Path("runs")
 _RUN_PARTS = ("events", "workers", "token", "coordinator.json")
+_COORDINATOR_PARTS = ("coordinator.log", "journal.jsonl")
 
 
 class ClusterFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,8 +125,13 @@ def check_script(script: Path) -> None:
         raise UsageError(f"{script}{place} is not python: {error.msg}") from error
 
 
-def make_run_dir(script: Path, *, name: str | None, run_dir: Path | None) -> tuple[str, Path]:
-    """Makes the folder of a new run; returns the run's name and the folder."""
+def make_run_dir(
+    script: Path, *, name: str | None, run_dir: Path | None, resume: bool = False
+) -> tuple[str, Path]:
+    """Makes the folder of a new run; returns the run's name and the folder.
+
+    A run that resumes may use the folder of the one before, whose log and output are put aside.
+    """
     if name is not None and (not name or name in (".", "..") or "/" in name):
         raise UsageError(
             f"--name {name!r} cannot be the name of a folder; use letters, digits and dashes"
@@ -131,6 +140,9 @@ def make_run_dir(script: Path, *, name: str | None, run_dir: Path | None) -> tup
         return _make_timestamped(script.stem)
     folder = run_dir or RUNS_DIR / str(name)
     if any((folder / part).exists() for part in _RUN_PARTS):
+        if resume:
+            _put_aside(folder)
+            return name or folder.resolve().name, folder
         flag = "--run-dir" if run_dir is not None else "--name"
         raise UsageError(
             f"{folder} already holds a run, which would be mixed up with this one; "
@@ -138,6 +150,34 @@ def make_run_dir(script: Path, *, name: str | None, run_dir: Path | None) -> tup
         )
     _make(folder)
     return name or folder.resolve().name, folder
+
+
+def _put_aside(folder: Path) -> None:
+    """Moves what an earlier run left into `earlier/N`, so that it is not mixed up with the next."""
+    _refuse_if_running(folder)
+    earlier = folder / "earlier"
+    _make(earlier)
+    numbers = [int(path.name) for path in earlier.iterdir() if path.name.isdigit()]
+    aside = earlier / str(max(numbers, default=0) + 1)
+    _make(aside)
+    for part in (*_RUN_PARTS, *_COORDINATOR_PARTS):
+        if (folder / part).exists():
+            (folder / part).rename(aside / part)
+
+
+def _refuse_if_running(folder: Path) -> None:
+    try:
+        announcement = read_announcement(folder)
+    except LaunchError:
+        return
+    announced_s = Announcement.path_in(folder).stat().st_mtime
+    with suppress(psutil.NoSuchProcess):
+        # A process that is younger than the announcement has only inherited the number.
+        if psutil.Process(announcement.pid).create_time() <= announced_s:
+            raise UsageError(
+                f"the run in {folder} is still going on (its coordinator is process "
+                f"{announcement.pid}): end it before you resume it, or choose another --run-dir"
+            )
 
 
 def _make_timestamped(stem: str) -> tuple[str, Path]:

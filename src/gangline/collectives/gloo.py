@@ -116,10 +116,10 @@ class GlooGroup:
             rows[self.rank, :, digit] = (rest % _EXACT_IN_FLOAT32).float()
             rest = rest.div(_EXACT_IN_FLOAT32, rounding_mode="floor")
         rows[self.rank, :, -1] = rest.float()
-        both = torch.cat([tensor.flatten(), rows.flatten()])
+        both = torch.cat([tensor.flatten(), rows.flatten().to(tensor.device)])
         self._sum(both)
         tensor.copy_(both[: tensor.numel()].view_as(tensor))
-        digits = both[tensor.numel() :].view_as(rows).long()
+        digits = both[tensor.numel() :].cpu().view_as(rows).long()
         values = digits[..., -1]
         for digit in reversed(range(_DIGITS - 1)):
             values = values * _EXACT_IN_FLOAT32 + digits[..., digit]

@@ -13,6 +13,7 @@ from gangline.control.inputs import ControlEvent as ControlEvent
 from gangline.control.inputs import MetricsMeasured as MetricsMeasured
 from gangline.control.inputs import StepMeasured as StepMeasured
 from gangline.control.inputs import WorkersJoined as WorkersJoined
+from gangline.control.inputs import WorkersLeft as WorkersLeft
 from gangline.control.inputs import WorkersLost as WorkersLost
 from gangline.control.options import ControlOptions as ControlOptions
 from gangline.control.state import ControlState as ControlState

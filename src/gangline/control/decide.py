@@ -12,9 +12,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from gangline.control.inputs import MetricsMeasured, StepMeasured, WorkersJoined, WorkersLost
+from gangline.control.inputs import (
+    MetricsMeasured,
+    StepMeasured,
+    WorkersJoined,
+    WorkersLeft,
+    WorkersLost,
+)
 from gangline.control.measuring import note_metrics, note_step
-from gangline.control.membership import join, lose
+from gangline.control.membership import join, leave, lose
 
 if TYPE_CHECKING:
     from gangline.control.commands import Command
@@ -33,6 +39,8 @@ def decide(
             return join(state, event, now)
         case WorkersLost():
             return lose(state, event, now)
+        case WorkersLeft():
+            return leave(state, event, now)
         case MetricsMeasured():
             return note_metrics(state, event), []
         case _:

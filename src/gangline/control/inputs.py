@@ -34,6 +34,12 @@ class WorkersLost(msgspec.Struct, frozen=True, kw_only=True):
     """How it was noticed, with numbers."""
 
 
+class WorkersLeft(msgspec.Struct, frozen=True, kw_only=True):
+    """These members want to go. They take part until the view without them holds."""
+
+    workers: tuple[int, ...]
+
+
 class StepMeasured(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """All workers' reports on one step, in step order. NaN seconds where a report is missing."""
 
@@ -58,4 +64,4 @@ class MetricsMeasured(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Round trip of a small message to the coordinator."""
 
 
-ControlEvent: TypeAlias = WorkersJoined | WorkersLost | StepMeasured | MetricsMeasured
+ControlEvent: TypeAlias = WorkersJoined | WorkersLost | WorkersLeft | StepMeasured | MetricsMeasured

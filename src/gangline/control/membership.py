@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part: what happens to the view when workers join, and when they are lost."""
+"""Who takes part: what happens to the view when workers join, leave, and are lost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from gangline.control.commands import Command
-    from gangline.control.inputs import WorkersJoined, WorkersLost
+    from gangline.control.inputs import WorkersJoined, WorkersLeft, WorkersLost
     from gangline.control.state import ControlState
+
+NEWCOMER_SPEED = 0.5
+"""Who joins a running job is taken for so much of a usual member, until it is measured: too little
+of a fast machine is lost for a few steps only, but everybody would wait for a slow one."""
 
 
 def join(
@@ -25,7 +29,8 @@ def join(
     _check(state, event)
     count = len(event.workers)
     ceilings = event.max_samples or (state.options.global_batch,) * count
-    weights = np.array(event.speeds or (1.0,) * count)
+    is_late = bool((state.speeds.observed > 0).any()) and state.options.allocation != "fixed"
+    weights = np.array(event.speeds or (NEWCOMER_SPEED if is_late else 1.0,) * count)
     wider = msgspec.structs.replace(
         state,
         max_samples=np.concatenate((state.max_samples, np.array(ceilings, dtype=np.int64))),
@@ -36,7 +41,8 @@ def join(
     )
     members = state.members + event.workers
     who = f"worker {event.workers[0]}" if count == 1 else f"{count} workers"
-    basis = "alike" if event.speeds is None else "as fast as given"
+    basis = "slow until measured" if is_late else "alike"
+    basis = basis if event.speeds is None else "as fast as given"
     return publish(
         wider,
         members=members,
@@ -50,19 +56,9 @@ def join(
 
 def lose(state: ControlState, event: WorkersLost, now: float) -> tuple[ControlState, list[Command]]:
     """A view of those that are left, in their order; their batch is cut among them."""
-    gone = set(event.workers)
-    kept = np.array([i for i, worker in enumerate(state.members) if worker not in gone], dtype=int)
-    if len(kept) == 0:
+    members, fewer = _without(state, event.workers)
+    if not members:
         return state, []
-    members = tuple(state.members[i] for i in kept)
-    fewer = msgspec.structs.replace(
-        state,
-        max_samples=state.max_samples[kept],
-        weights=state.weights[kept],
-        speeds=selected(state.speeds, kept),
-        metrics=None,
-        measurements_behind_cut=0,
-    )
     return publish(
         fewer,
         members=members,
@@ -73,6 +69,41 @@ def lose(state: ControlState, event: WorkersLost, now: float) -> tuple[ControlSt
         is_new_group=True,
         is_recovery=True,
     )
+
+
+def leave(
+    state: ControlState, event: WorkersLeft, now: float
+) -> tuple[ControlState, list[Command]]:
+    """A view of those that stay; all members, also those that go, switch to it at an agreed step."""
+    members, fewer = _without(state, event.workers)
+    num_left = len(state.members) - len(members)
+    if not members or num_left == 0:
+        return state, []
+    who = f"worker {event.workers[0]}" if num_left == 1 else f"{num_left} workers"
+    return publish(
+        fewer,
+        members=members,
+        shares=cut(fewer),
+        reason=f"{who} left; {len(members)} of {len(state.members)} members go on",
+        numbers={"left": float(num_left), "members": float(len(members))},
+        now=now,
+        is_new_group=True,
+    )
+
+
+def _without(state: ControlState, workers: tuple[int, ...]) -> tuple[tuple[int, ...], ControlState]:
+    """The members but these, and what is known about them."""
+    gone = set(workers)
+    kept = np.array([i for i, worker in enumerate(state.members) if worker not in gone], dtype=int)
+    fewer = msgspec.structs.replace(
+        state,
+        max_samples=state.max_samples[kept],
+        weights=state.weights[kept],
+        speeds=selected(state.speeds, kept),
+        metrics=None,
+        measurements_behind_cut=0,
+    )
+    return tuple(state.members[i] for i in kept), fewer
 
 
 def _check(state: ControlState, event: WorkersJoined) -> None:

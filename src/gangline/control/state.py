@@ -49,6 +49,25 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             measurements_behind_cut=0,
         )
 
+    @classmethod
+    def resume(
+        cls,
+        options: ControlOptions,
+        view: View,
+        *,
+        max_samples: tuple[int, ...],
+        weights: tuple[float, ...],
+    ) -> ControlState:
+        """The state of a run whose newest view is known, and nothing that was measured before."""
+        return msgspec.structs.replace(
+            cls.begin(options),
+            view=view,
+            shares=np.array(view.shares, dtype=np.int64),
+            max_samples=np.array(max_samples, dtype=np.int64),
+            weights=np.array(weights),
+            speeds=unknown_speeds(len(view.members)),
+        )
+
     @property
     def members(self) -> tuple[int, ...]:
         """Worker ids, in rank order."""

@@ -70,12 +70,7 @@ class Pacer:
         clock: Callable[[], float] = time.thread_time,
         sleep: Callable[[float], float] = sleep_measured,
     ) -> None:
-        if not (math.isfinite(speed) and 0 < speed <= 1):
-            raise UsageError(
-                f"a pacing speed is a fraction of this machine's speed, above 0 and at most 1, "
-                f"not {speed!r}"
-            )
-        self._speed = speed
+        self._speed = _checked(speed)
         self._clock = clock
         self._sleep = sleep
         self._handles: list[RemovableHandle] = []
@@ -100,6 +95,10 @@ class Pacer:
         if self._is_computing:
             self._charge()
             self._pay(at_least_s=0.0)
+
+    def set_speed(self, speed: float) -> None:
+        """Runs at another speed from here on: the emulated node is throttled, or recovers."""
+        self._speed = _checked(speed)
 
     def report(self) -> PacingReport:
         """What was asked for and what came of it so far."""
@@ -185,6 +184,15 @@ def pace(
     pacer = Pacer(speed, clock=clock, sleep=sleep)
     pacer.attach([model] if isinstance(model, torch.nn.Module) else list(model))
     return pacer
+
+
+def _checked(speed: float) -> float:
+    if not (math.isfinite(speed) and 0 < speed <= 1):
+        raise UsageError(
+            f"a pacing speed is a fraction of this machine's speed, above 0 and at most 1, "
+            f"not {speed!r}"
+        )
+    return speed
 
 
 def _parameters_of(modules: Iterable[nn.Module]) -> Iterator[Tensor]:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.engines.local import WorkerCommand
+from gangline.spec.faults import FaultPlan
 from gangline.spec.launch import Launch
+from gangline.spec.wire import WireSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,13 +34,27 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     shares: tuple[float, ...] | None = None
     """Each worker's part of the global batch, in any unit."""
     transport: str | None = None
+    wire: WireSettings | None = None
+    """How our own transport works; None leaves it to the script."""
     allocation: str | None = None
     """The policy that cuts the global batch; None leaves it to the script."""
+    resume: bool = False
+    """Whether to go on from the newest checkpoint, where the script does not say."""
+    faults: FaultPlan = FaultPlan()
+    """What shall go wrong with the workers."""
+    coordinator: str | None = None
+    """The address of a coordinator that runs already: the workers join its job."""
+    token: Path | None = None
+    """The file with that job's token."""
+    respawns: int = 0
+    """How many workers that were killed are started again."""
+    keeps_going: bool = False
+    """Whether the others go on when a worker ends with an error."""
 
     @property
     def token_file(self) -> Path:
         """Where the run's token is kept."""
-        return self.run_dir / "token"
+        return self.token or self.run_dir / "token"
 
     def log_of(self, worker: int) -> Path:
         """Where a worker's output is kept."""
@@ -46,17 +62,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     def launches(self) -> list[Launch]:
         """What each worker is told."""
+        is_joining = self.coordinator is not None
         return [
             Launch(
                 run=self.run,
                 run_dir=str(self.run_dir),
-                worker=worker,
-                workers=len(self.speeds),
+                worker=-1 if is_joining else worker,
+                workers=0 if is_joining else len(self.speeds),
                 token_file=str(self.token_file),
+                coordinator=self.coordinator,
                 speed=speed,
                 shares=self.shares,
                 transport=self.transport,
+                wire=self.wire,
                 allocation=self.allocation,
+                resume=self.resume,
+                faults=self.faults.of(worker),
             )
             for worker, speed in enumerate(self.speeds)
         ]
@@ -67,13 +88,26 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         shared = {**environment, **threads, "PYTHONUNBUFFERED": "1"}
         return [
             WorkerCommand(
-                worker=launch.worker,
+                worker=place,
                 arguments=(str(self.script), *self.arguments),
                 environment={**shared, **launch.to_environment()},
-                log=self.log_of(launch.worker),
+                log=self.log_of(place),
             )
-            for launch in self.launches()
+            for place, launch in enumerate(self.launches())
         ]
+
+    def replacement(
+        self, number: int, *, of: int, environment: Mapping[str, str], cores: int
+    ) -> WorkerCommand:
+        """A worker with a number of its own in the place of another, which was killed."""
+        before = self.commands(environment, cores=cores)[of]
+        launch = msgspec.structs.replace(self.launches()[of], worker=number, faults=())
+        return msgspec.structs.replace(
+            before,
+            worker=number,
+            environment={**before.environment, **launch.to_environment()},
+            log=self.log_of(number),
+        )
 
 
 def thread_environment(

@@ -97,6 +97,15 @@ class LocalEngine:
             self.stop()
             raise
 
+    def add(self, command: WorkerCommand) -> None:
+        """Starts one more worker, or one that has ended again."""
+        self._commands[command.worker] = command
+        self._results.pop(command.worker, None)
+        try:
+            self._start_worker(command)
+        except OSError as error:
+            raise LaunchError(f"could not start a worker again: {error}") from error
+
     def poll(self) -> list[WorkerResult]:
         """The workers that have ended since the last call. Never blocks."""
         ended = [worker for worker, process in self._running.items() if _has_ended(process.pid)]

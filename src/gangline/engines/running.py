@@ -11,9 +11,10 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from gangline.engines.coordination import coordinator_process
+from gangline.engines.coordination import Coordination
 from gangline.engines.job import Job, count_cores
 from gangline.engines.local import LocalEngine
+from gangline.engines.respawn import Respawner
 from gangline.engines.supervision import SilentWatcher, Watcher, supervise
 from gangline.eventlog import EventWriter, log_path
 from gangline.spec.errors import GanglineError
@@ -40,8 +41,13 @@ def run_job(
     with EventWriter(path, run=job.run, source="launcher") as events:
         events.write(_run_started(job))
         try:
-            with coordinator_process(job, base):
-                result = supervise(engine, watcher=_Recorder(events, watcher or SilentWatcher()))
+            with Coordination(job, base, events=events) as coordination:
+                result = supervise(
+                    engine,
+                    watcher=_Recorder(events, watcher or SilentWatcher(), coordination),
+                    keeps_going=job.keeps_going,
+                    replace=Respawner(job, base, cores=count_cores(), events=events).replace,
+                )
         except GanglineError as error:
             wall_s = time.monotonic() - started_s
             events.write(RunEnded(t=time.time(), status="failed", reason=str(error), wall_s=wall_s))
@@ -57,11 +63,13 @@ def run_job(
 class _Recorder:
     """Writes the end of each worker to the launcher's log, and passes everything on."""
 
-    def __init__(self, events: EventSink, watcher: Watcher) -> None:
+    def __init__(self, events: EventSink, watcher: Watcher, coordination: Coordination) -> None:
         self._events = events
         self._watcher = watcher
+        self._coordination = coordination
 
     def tick(self) -> None:
+        self._coordination.tick()
         self._watcher.tick()
 
     def worker_ended(self, result: WorkerResult) -> None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 from gangline.engines.result import JobResult, WorkerResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
-    from gangline.engines.local import LocalEngine
+    from gangline.engines.local import LocalEngine, WorkerCommand
 
 _POLL_S = 0.02
 _ECHO_S = 0.5
@@ -60,20 +60,28 @@ class StopRequest:
 
 
 def supervise(
-    engine: LocalEngine, *, watcher: Watcher, keeps_going: bool = False
+    engine: LocalEngine,
+    *,
+    watcher: Watcher,
+    keeps_going: bool = False,
+    replace: Callable[[WorkerResult], WorkerCommand | None] = lambda result: None,
 ) -> JobResult:
     """Starts an engine's workers and sees them to their end.
 
     Workers that were killed do not end the job; those that end with an error do, unless it
-    `keeps_going`.
+    `keeps_going`. While others run, `replace` says what is started in the place of who ended.
     """
     started_s = time.monotonic()
     told: set[int] = set()
     with stop_signals() as request, engine:
         engine.start()
         while engine.running and request.number is None:
-            engine.poll()
+            ended = engine.poll()
             _tell(watcher, engine.results, told)
+            for result in ended if engine.running else ():
+                command = replace(result)
+                if command is not None:
+                    engine.add(command)
             if _should_stop(engine.results, keeps_going=keeps_going):
                 _await_cause(engine)
                 break

@@ -6,12 +6,14 @@ from __future__ import annotations
 import atexit
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
 
 from gangline.runtime import backward
+from gangline.runtime.checkpoint import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
 from gangline.runtime.loader import evaluation_loader
 from gangline.runtime.order import ShuffledOrder, order_of
 from gangline.runtime.preparation import Options, set_up
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from gangline.collectives import Group
     from gangline.runtime.training import Training
+    from gangline.spec.wire import WireSettings
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -44,16 +47,20 @@ def init(
     transport: str | None = None,
     run_dir: str | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    wire: WireSettings | None = None,
 ) -> None:
     """Finds out how this process was launched, and connects it with the other workers.
 
     Under `gangline run` and `torchrun` it joins the job; in a plain `python train.py` it is a job of
     one. `transport` says what moves the gradients, `run_dir` where this worker writes its event log
-    (`gangline run` sets both), `timeout_s` how long an exchange may wait for another worker.
+    (`gangline run` sets both), `timeout_s` how long an exchange may wait for another worker, `wire`
+    how our own transport works (ports, connections per link, checksums, TLS).
     Calling it again changes nothing.
     """
     if _job.session is None:
-        _job.session = open_session(transport=transport, run_dir=run_dir, timeout_s=timeout_s)
+        _job.session = open_session(
+            transport=transport, run_dir=run_dir, timeout_s=timeout_s, wire=wire
+        )
         atexit.register(shutdown)
 
 
@@ -67,6 +74,10 @@ def prepare(
     shares: Sequence[float] | None = None,
     allocation: str | None = None,
     max_share: int | None = None,
+    checkpoint: str | Path | None = None,
+    every: int = DEFAULT_EVERY,
+    keep: int = DEFAULT_KEEP,
+    resume: bool | None = None,
 ) -> Any:
     """Makes models, optimizers and a DataLoader take part in the job; returns them in the same order.
 
@@ -84,6 +95,10 @@ def prepare(
     - `allocation`: who gets how much where no shares are given: "balanced" (the default) follows the
       measured speeds; "equal", "random", "kqv" and "kqv-normalised" are there to compare with.
     - `max_share`: the most samples that this worker's memory can hold at once.
+    - `checkpoint`: a folder in which rank 0 keeps the whole state, in the background, after every
+      `every` steps; the newest `keep` stay.
+    - `resume`: go on from the newest good checkpoint in that folder, if there is one (default: what
+      `gangline run --resume` says).
     """
     session = _session()
     if _job.training is not None:
@@ -100,6 +115,10 @@ def prepare(
         shares=None if shares is None else tuple(shares),
         allocation=allocation,
         max_share=max_share,
+        checkpoint=None
+        if checkpoint is None
+        else CheckpointOptions(folder=Path(checkpoint), every=every, keep=keep),
+        resume=resume,
     )
     training, prepared = set_up(session, objects, options)
     _job.training = training
@@ -139,6 +158,8 @@ def epochs(count: int) -> Iterator[int]:
         if training is not None:
             training.skip_to_epoch(epoch)
         yield epoch
+        if training is not None and training.has_left:
+            return
         epoch = epoch + 1 if training is None else max(epoch + 1, training.epoch)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
@@ -16,15 +17,22 @@ import msgspec
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
+from gangline.collectives.wire.forking import close_in_children
 from gangline.runtime.messages import (
     MAX_MESSAGE_BYTES,
+    CheckpointAnswered,
+    CheckpointWritten,
+    Dismissed,
+    Failed,
     FromCoordinator,
     FromWorker,
     Gathered,
     Goodbye,
     Hello,
+    Leaving,
     Ping,
     Pong,
+    Ready,
     Refused,
     ViewPublished,
     decode_from_coordinator,
@@ -55,12 +63,16 @@ class ControlClient:
         *,
         token: str,
         hello: Hello,
-        on_recovery: Callable[[View], None],
-        is_elastic: bool,
+        break_off: Callable[[int], None],
     ) -> None:
-        self.is_elastic = is_elastic
+        self.is_elastic = hello.is_elastic
         """Whether a lost group can be replaced while the job goes on."""
-        self._on_recovery = on_recovery
+        self.dismissed: int | None = None
+        """The group from which on this worker takes no part, once it may go."""
+        self.newest_recovery = -1
+        """The newest group that replaced a broken one."""
+        self._break_off = break_off
+        self._standing: dict[type[FromWorker], FromWorker] = {}
         self._find_url = find_url
         self._token = token
         self._hello = hello
@@ -68,8 +80,10 @@ class ControlClient:
         self._changed = threading.Condition()
         self._connection: ClientConnection | None = None
         self._is_closed = False
+        self._cut_until_s = 0.0
         self._gathered: Gathered | None = None
         self._published: dict[int, ViewPublished] = {}
+        self._answers: dict[int, CheckpointAnswered] = {}
         self._refusal: str | None = None
         self._latency_s = 0.0
         self._threads = [
@@ -82,7 +96,11 @@ class ControlClient:
     # --- for the training loop -------------------------------------------------------------------
 
     def send(self, message: FromWorker) -> None:
-        """Queues a message; never waits. What cannot be sent while the line is down is dropped."""
+        """Queues a message; never waits. What the coordinator must know is said again to a new one."""
+        if isinstance(message, Leaving):
+            self._standing = {Leaving: message}
+        elif isinstance(message, Ready | Failed):
+            self._standing = {**self._standing, type(message): message}
         self._outgoing.put(message)
 
     @property
@@ -112,15 +130,32 @@ class ControlClient:
         """The seed of the epochs' order, as the coordinator was told by the founders."""
         return self._published[self.newest_view].seed
 
-    def wait_group(self, last: int, *, worker: int, timeout_s: float) -> View:
-        """Waits for a view of a newer group than `last` with this worker in it."""
+    def wait_group(self, last: int, *, worker: int, timeout_s: float) -> View | None:
+        """Waits for a view of a newer group than `last` with this worker in it; None: it may go."""
 
-        def find() -> View | None:
+        def find() -> tuple[View | None] | None:
             view = self._published[self.newest_view].view if self._published else None
-            is_fit = view is not None and view.group > last and worker in view.members
-            return view if is_fit else None
+            if view is not None and view.group > last and worker in view.members:
+                return (view,)
+            is_out = self.dismissed is not None and self.dismissed > last
+            return (None,) if is_out else None
 
-        return self._wait(find, timeout_s, "a view with this worker in it")
+        return self._wait(find, timeout_s, "a view with this worker in it")[0]
+
+    def cut(self, for_s: float) -> None:
+        """Takes the line down, and up again after so many seconds: a fault to be survived."""
+        self._cut_until_s = time.monotonic() + for_s
+        if self._connection is not None:
+            self._connection.close()
+
+    def ask(self, written: CheckpointWritten, timeout_s: float) -> CheckpointAnswered | None:
+        """What the coordinator says to a checkpoint; None where it does not answer in time."""
+        self._answers.clear()
+        self.send(written)
+        try:
+            return self._wait(lambda: self._answers.get(written.step), timeout_s, "an answer")
+        except LaunchError:
+            return None
 
     def close(self, reason: str = "done") -> None:
         """Says goodbye and ends both threads."""
@@ -172,8 +207,9 @@ class ControlClient:
                 pass  # the coordinator is away, or talks nonsense: try again
             with self._changed:
                 self._connection = None
+                cut_s = self._cut_until_s - time.monotonic()
                 if not self._is_closed:
-                    self._changed.wait(_RETRY_S[min(attempt, len(_RETRY_S) - 1)])
+                    self._changed.wait(max(_RETRY_S[min(attempt, len(_RETRY_S) - 1)], cut_s))
             attempt += 1
 
     def _connect(self) -> ClientConnection:
@@ -188,7 +224,9 @@ class ControlClient:
         )
 
     def _announce(self, connection: ClientConnection) -> None:
-        connection.send(encode(self._hello))
+        close_in_children(self, [connection.socket])
+        for message in (self._hello, *self._standing.values()):
+            connection.send(encode(message))
         with self._changed:
             self._connection = connection
             self._changed.notify_all()
@@ -201,13 +239,18 @@ class ControlClient:
             case Refused(reason=reason):
                 self._refuse(reason)
                 return
-        if isinstance(message, ViewPublished) and message.is_recovery:
-            self._on_recovery(message.view)  # before anybody can enter the new group
+            case Dismissed(group=group):
+                self.dismissed = group
+            case ViewPublished(is_recovery=True, view=view) if view.group > self.newest_recovery:
+                self.newest_recovery = view.group
+                self._break_off(view.group)  # before anybody can enter the new group
         with self._changed:
             if isinstance(message, Gathered):
                 self._gathered = message
                 # Should the line be lost: it is this worker that comes back, not another one.
                 self._hello = msgspec.structs.replace(self._hello, worker=message.worker)
+            elif isinstance(message, CheckpointAnswered):
+                self._answers[message.step] = message
             elif isinstance(message, ViewPublished):
                 self._published[message.view.number] = message
                 for old in sorted(self._published)[:-_KEPT_VIEWS]:
@@ -218,6 +261,7 @@ class ControlClient:
         with self._changed:
             self._refusal = reason
             self._changed.notify_all()
+        self._break_off(sys.maxsize)
 
     def _send(self) -> None:
         pinged_s = 0.0

@@ -16,6 +16,7 @@ changes beyond that is agreed in the header and exchanged after it: late, but ne
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -27,6 +28,7 @@ import torch
 from gangline.runtime.agreement import Agreed, Statement, decode, encode
 from gangline.runtime.buffers import Buffers, checksum
 from gangline.runtime.layout import Content, Layout, Slot, Unit
+from gangline.runtime.streams import SideStreams, mark, wait_for
 from gangline.spec.errors import ExchangeError, MismatchError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -64,6 +66,9 @@ class Gradients:
         self._is_paused = False
         self._is_void = False
         self._num_done = 0
+        self._devices = {unit.device for unit in self._units}
+        self._streams = SideStreams()
+        self._lock = threading.Lock()  # autograd has a thread per device, each with its hooks
         self._handles = self._register_hooks()
 
     # --- one batch -------------------------------------------------------------------------------
@@ -180,6 +185,7 @@ class Gradients:
             self._keep()
             return False
         self._send_up_to(len(self._plan) - 1)
+        wait_for(self._devices)  # they compute later than this thread; then the time is taken
         return True
 
     def exchange(self, statement: Statement) -> Agreed:
@@ -288,9 +294,10 @@ class Gradients:
             torch.mul(gradient, weight, out=view)
         slot.content = Content.LOCAL
         slot.parameter.grad = view
-        self._pending[unit.index] -= 1
-        if self._pending[unit.index] == 0 and self._is_sending:
-            self._send_ready()
+        with self._lock:
+            self._pending[unit.index] -= 1
+            if self._pending[unit.index] == 0 and self._is_sending:
+                self._send_ready()
 
     def _resolved_weight(self) -> float:
         if self._weight_future is not None:
@@ -325,8 +332,11 @@ class Gradients:
                     assert slot.view is not None
                     slot.view.zero_()
 
+        ready = mark(flat.device)
+
         def exchange(group: Group) -> None:
-            group.all_reduce(flat, header)
+            with self._streams.after(ready, flat.device):
+                group.all_reduce(flat, header)
 
         self._exchanges.append(self._communicator.submit(exchange))
 

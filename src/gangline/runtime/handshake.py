@@ -61,12 +61,13 @@ def compare(group: Group, mine: Introduction) -> None:
             if expected != found:
                 raise MismatchError(
                     f"worker {rank} differs from worker 0 in {name.replace('_', ' ')}: "
-                    f"{_difference(expected, found)}. "
+                    f"{describe_difference(expected, found)}. "
                     f"To do: {_WHAT_TO_DO.get(name, 'call prepare() alike on every worker')}"
                 )
 
 
-def _difference(expected: Any, found: Any) -> str:
+def describe_difference(expected: Any, found: Any) -> str:
+    """In which way a value differs from what was expected."""
     if not (isinstance(expected, tuple) and isinstance(found, tuple)):
         return f"{found!r} instead of {expected!r}"
     for index, (one, other) in enumerate(zip(expected, found, strict=False)):
@@ -76,15 +77,12 @@ def _difference(expected: Any, found: Any) -> str:
 
 
 def copy_tensors(group: Group, tensors: Sequence[Tensor], *, root: int = 0) -> None:
-    """Gives all workers the root's values, in pieces of a few megabytes."""
+    """Gives all workers the root's values, in pieces of a few megabytes, whatever their devices."""
     piece: list[Tensor] = []
     size = 0
     for tensor in [*tensors, None]:
         if piece and (
-            tensor is None
-            or tensor.dtype != piece[0].dtype
-            or tensor.device != piece[0].device
-            or size + tensor.nbytes > _PIECE_BYTES
+            tensor is None or tensor.dtype != piece[0].dtype or size + tensor.nbytes > _PIECE_BYTES
         ):
             _copy_piece(group, piece, root)
             piece, size = [], 0
@@ -94,7 +92,7 @@ def copy_tensors(group: Group, tensors: Sequence[Tensor], *, root: int = 0) -> N
 
 
 def _copy_piece(group: Group, tensors: list[Tensor], root: int) -> None:
-    flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    flat = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors])
     carrier = flat.view(torch.uint8) if flat.dtype == torch.bool else flat
     group.broadcast(carrier, root)
     start = 0

@@ -31,8 +31,8 @@ T = TypeVar("T")
 class Plan(Protocol):
     """What the loader needs to know of the job."""
 
-    def view_for(self, step: int) -> tuple[View, int]:
-        """The view by which the batches of `step` are cut, and this worker's rank in it."""
+    def view_for(self, step: int) -> tuple[View, int | None]:
+        """The view by which the batches of `step` are cut, and this worker's rank if it is in it."""
         ...
 
     @property
@@ -101,6 +101,8 @@ class ShareSampler:
         step, start = position.step, position.start
         while start < self._order.length:
             view, rank = self._plan.view_for(step)
+            if rank is None:
+                return
             stop = start + view.global_batch
             if stop > self._order.length:
                 if self._drop_last:

@@ -65,14 +65,16 @@ class Membership:
             self._broken_s = time.perf_counter()
         client.send(Failed(group=self.group, step=position.step, error=str(error)))
 
-    def recover(self, position: Position) -> tuple[View, Truth]:
-        """Waits for a new group with this worker in it, and enters it."""
+    def recover(self, position: Position) -> tuple[View, Truth] | None:
+        """Waits for a new group with this worker in it, and enters it; None: this worker may go."""
         client = self._session.client
         assert client is not None
         while True:
             view = client.wait_group(
                 self.group, worker=self._session.place.worker, timeout_s=VIEW_WAIT_S
             )
+            if view is None:
+                return None
             truth = self.enter(view, position)
             if truth is not None:
                 return view, truth
@@ -95,6 +97,8 @@ class Membership:
                 addresses=client.addresses(view.number),
             )
             self._session.communicator.renew(group)
+            if client.newest_recovery > view.group:  # it came while there was nothing to abort
+                group.abort()
             truth = self._session.communicator.call(
                 lambda group: become_alike(
                     group,

@@ -34,6 +34,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     pid: int
     address: WireAddress
     """Where this worker's peers reach it."""
+    is_elastic: bool = True
+    """Whether its transport lets others come and go."""
 
 
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):
@@ -80,6 +82,18 @@ class Failed(Message, frozen=True, kw_only=True, tag="failed"):
     error: str
 
 
+class CheckpointWritten(Message, frozen=True, kw_only=True, tag="checkpoint_written"):
+    """A checkpoint is on disk; the worker asks whether it may become the latest."""
+
+    step: int
+    group: int
+    """The group that the worker was in when the copy was taken."""
+
+
+class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
+    """The worker wants to go. It takes part until a view without it holds."""
+
+
 class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
     """The worker leaves on purpose."""
 
@@ -113,6 +127,20 @@ class ViewPublished(Message, frozen=True, kw_only=True, tag="view_published"):
     """The group before it is broken: leave it at once."""
 
 
+class CheckpointAnswered(Message, frozen=True, kw_only=True, tag="checkpoint_answered"):
+    """Whether a checkpoint is part of the job's history, or of a branch that was abandoned."""
+
+    step: int
+    is_agreed: bool
+    reason: str
+
+
+class Dismissed(Message, frozen=True, kw_only=True, tag="dismissed"):
+    """The worker may go: from this group on it takes no part."""
+
+    group: int
+
+
 class Pong(Message, frozen=True, kw_only=True, tag="pong"):
     """The echo of a ping."""
 
@@ -125,8 +153,10 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     reason: str
 
 
-FromWorker = Hello | Ready | Measured | Metrics | Ping | Failed | Goodbye
-FromCoordinator = Gathered | ViewPublished | Pong | Refused
+FromWorker = (
+    Hello | Ready | Measured | Metrics | Ping | Failed | CheckpointWritten | Leaving | Goodbye
+)
+FromCoordinator = Gathered | ViewPublished | CheckpointAnswered | Dismissed | Pong | Refused
 
 _from_worker = msgspec.msgpack.Decoder(FromWorker)
 _from_coordinator = msgspec.msgpack.Decoder(FromCoordinator)

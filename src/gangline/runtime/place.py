@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gangline.runtime.coordinator import CoordinatorServer
+    from gangline.spec.faults import Fault
     from gangline.spec.launch import Launch
+    from gangline.spec.wire import WireSettings
 
 _STORE_KEY = "coordinator"
 
@@ -41,7 +43,10 @@ class Place:
     speed: float = 1.0
     shares: tuple[float, ...] | None = None
     transport: str | None = None
+    wire: WireSettings | None = None
     allocation: str | None = None
+    resume: bool = False
+    faults: tuple[Fault, ...] = ()
     own_coordinator: CoordinatorServer | None = field(default=None, repr=False)
     """Under torchrun the first worker serves the coordinator itself."""
 
@@ -57,13 +62,16 @@ def place_of(launch: Launch | TorchRun | None, *, timeout_s: float) -> Place:
         run=launch.run,
         worker=launch.worker,
         workers=launch.workers,
-        find_coordinator=lambda: read_announcement(Path(launch.run_dir)).url,
+        find_coordinator=lambda: launch.coordinator or read_announcement(Path(launch.run_dir)).url,
         token=_read_token(Path(launch.token_file)),
         run_dir=launch.run_dir,
         speed=launch.speed,
         shares=launch.shares,
         transport=launch.transport,
+        wire=launch.wire,
         allocation=launch.allocation,
+        resume=launch.resume,
+        faults=launch.faults,
     )
 
 

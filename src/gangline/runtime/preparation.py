@@ -15,6 +15,9 @@ from torch.utils.data import DataLoader
 import gangline
 from gangline.emulation.pacing import Pacer, pace
 from gangline.planning.allocation import check_allocation
+from gangline.runtime.checkpoint import Checkpointer, CheckpointOptions
+from gangline.runtime.checkpoint_files import CheckpointFolder
+from gangline.runtime.faults import Faults
 from gangline.runtime.handshake import Introduction, compare, copy_state, copy_tensors
 from gangline.runtime.layout import Layout, build_layout
 from gangline.runtime.loader import ShareLoader, ShareSampler, order_seed, rebuild
@@ -23,12 +26,13 @@ from gangline.runtime.metrics import MetricsProbe
 from gangline.runtime.order import Order, order_of
 from gangline.runtime.prepared import Prepared
 from gangline.runtime.refusals import check_loader, check_models, check_optimizers
+from gangline.runtime.resuming import Source, Start, agree_on_start
 from gangline.runtime.session import Session, now
 from gangline.runtime.training import Instruments, Training
-from gangline.runtime.views import Adoption, ViewSchedule
+from gangline.runtime.views import ViewSchedule
 from gangline.spec import View
-from gangline.spec.errors import UnsupportedError, UsageError
-from gangline.spec.event import WorkerReady
+from gangline.spec.errors import LaunchError, UnsupportedError, UsageError
+from gangline.spec.event import Decision, WorkerReady
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +56,8 @@ class Options:
     shares: tuple[float, ...] | None
     allocation: str | None
     max_share: int | None
+    checkpoint: CheckpointOptions | None = None
+    resume: bool | None = None
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -108,11 +114,23 @@ def set_up(
     instruments = Instruments(
         pacer=_pace(request.prepared.models, session.place.speed),
         probe=MetricsProbe() if request.allocation.startswith("kqv") else None,
+        faults=Faults(session.place.faults, record=session.record, line=session.client),
     )
-    seed = order_seed(request.loader)
+    seed, start = order_seed(request.loader), None
     if not session.is_late:
-        seed = _become_founder(session, request, layout, introduction, seed)
+        seed, start = _become_founder(session, request, layout, introduction, seed)
     view, seed = _first_view(session, request, seed)
+    first_step = 0 if start is None else start.position.step
+    if options.checkpoint is not None:
+        checkpointer = Checkpointer(
+            options.checkpoint,
+            session=session,
+            prepared=request.prepared,
+            introduction=introduction,
+            seed=seed,
+            first_step=first_step,
+        )
+        instruments = instruments._replace(checkpointer=checkpointer)
     training = Training(
         session,
         request.prepared,
@@ -121,12 +139,15 @@ def set_up(
         views=ViewSchedule(view, session.client),
         instruments=instruments,
     )
+    if start is not None:
+        training.resume(start)
     if session.is_late:
         training.join(view)
     elif session.group.rank == 0:
-        training.record_view(Adoption(view, 0))
+        training.record_view(training.views.latest)
+        _tell_start(session, start)
     if session.group.rank > 0:  # equal seeds would give all workers the same dropout masks
-        torch.manual_seed(torch.initial_seed() + session.place.worker)
+        torch.manual_seed(torch.initial_seed() + session.place.worker + first_step)
     _announce(session, layout)
     shared = _share(request, training, seed)
     return training, [shared if item is request.loader else item for item in objects]
@@ -262,21 +283,55 @@ def _introduce(request: Request, layout: Layout) -> Introduction:
 
 def _become_founder(
     session: Session, request: Request, layout: Layout, introduction: Introduction, seed: int
-) -> int:
-    """Compares the founders and gives them worker 0's state; returns its seed of the order."""
+) -> tuple[int, Start | None]:
+    """Compares the founders and gives them worker 0's state, which may be that of a checkpoint.
+
+    Returns the seed of the order, and where to start if not at the beginning.
+    """
     prepared = request.prepared
     tensors = [slot.parameter for slot in layout.slots]
     buffers = [buffer for model in prepared.models for buffer in model.buffers()]
+    source = _checkpoints(session, request.options)
     agreed = torch.tensor([seed])
 
-    def shake_hands(group: Group) -> None:
+    def shake_hands(group: Group) -> Start | None:
         compare(group, introduction)
+        start = agree_on_start(group, source, prepared, introduction=introduction)
         copy_tensors(group, [*tensors, *buffers])
         copy_state(group, [*prepared.optimizers, *prepared.stateful])
         group.broadcast(agreed, 0)
+        return start
 
-    session.communicator.call(shake_hands)
-    return int(agreed)
+    start = session.communicator.call(shake_hands)
+    return int(agreed) if start is None else start.seed, start
+
+
+def _checkpoints(session: Session, options: Options) -> Source | None:
+    is_resuming = session.place.resume if options.resume is None else options.resume
+    if options.checkpoint is not None:
+        return Source(CheckpointFolder(options.checkpoint.folder), is_resuming)
+    if is_resuming:
+        raise UsageError(
+            "there is no checkpoint folder to resume from: call prepare(…, checkpoint=FOLDER), or "
+            "leave out --resume and resume=True"
+        )
+    return None
+
+
+def _tell_start(session: Session, start: Start | None) -> None:
+    if start is None:
+        return
+    for reason in start.skipped:
+        session.record(Decision(t=now(), what="checkpoint_damaged", reason=reason, numbers={}))
+    position = start.position
+    session.record(
+        Decision(
+            t=now(),
+            what="resumed",
+            reason=f"goes on from {start.source}: the last good checkpoint",
+            numbers={"step": position.step, "epoch": position.epoch, "start": position.start},
+        )
+    )
 
 
 def _first_view(session: Session, request: Request, seed: int) -> tuple[View, int]:
@@ -297,8 +352,10 @@ def _first_view(session: Session, request: Request, seed: int) -> tuple[View, in
             seed=seed,
         )
     )
-    view = client.wait_group(-1, worker=session.place.worker, timeout_s=_VIEW_WAIT_S)
-    return view, client.seed
+    found = client.wait_group(-1, worker=session.place.worker, timeout_s=_VIEW_WAIT_S)
+    if found is None:
+        raise LaunchError("this worker was asked to leave before it could take part")
+    return found, client.seed
 
 
 def _check_shares(shares: Sequence[float], workers: int) -> None:

@@ -27,6 +27,7 @@ from gangline.runtime.transports import (
     open_door,
 )
 from gangline.spec.errors import LaunchError
+from gangline.spec.wire import WireSettings
 
 if TYPE_CHECKING:
     from gangline.collectives import Group
@@ -69,7 +70,9 @@ class Session:
         self.events.close()
 
 
-def open_session(*, transport: str | None, run_dir: str | None, timeout_s: float) -> Session:
+def open_session(
+    *, transport: str | None, run_dir: str | None, timeout_s: float, wire: WireSettings | None
+) -> Session:
     """Finds this process's place, connects it with the others, and opens its event log."""
     if transport is not None:
         check_transport(transport)
@@ -77,7 +80,13 @@ def open_session(*, transport: str | None, run_dir: str | None, timeout_s: float
     if place.find_coordinator is None:
         return Session(place, Communicator(SoloGroup()), _open_log(place, run_dir))
     name = transport or place.transport or DEFAULT_TRANSPORT
-    door = open_door(name, host=_interface(place), token=place.token, timeout_s=timeout_s)
+    door = open_door(
+        name,
+        host=_interface(place),
+        token=place.token,
+        timeout_s=timeout_s,
+        settings=wire or place.wire or WireSettings(),
+    )
     communicator = Communicator(SoloGroup())
     hello = Hello(
         protocol=PROTOCOL_VERSION,
@@ -86,13 +95,13 @@ def open_session(*, transport: str | None, run_dir: str | None, timeout_s: float
         host=socket.gethostname(),
         pid=os.getpid(),
         address=door.address,
+        is_elastic=place.launcher == "gangline" and name.startswith("wire"),
     )
     client = ControlClient(
         place.find_coordinator,
         token=place.token,
         hello=hello,
-        on_recovery=lambda view: communicator.group.abort(),
-        is_elastic=place.launcher == "gangline" and name != "gloo",
+        break_off=lambda group: _break_off(communicator, door, before=group),
     )
     try:
         gathered = client.wait_gathered(timeout_s)
@@ -104,6 +113,12 @@ def open_session(*, transport: str | None, run_dir: str | None, timeout_s: float
         door.close()
         raise
     return Session(place, communicator, _open_log(place, run_dir), client, door, is_late)
+
+
+def _break_off(communicator: Communicator, door: Door, *, before: int) -> None:
+    """Ends whatever this worker exchanges, or waits for, in groups that are no more."""
+    door.give_up(before=before)
+    communicator.group.abort()
 
 
 def _first_group(door: Door, place: Place, gathered: Gathered) -> Group:

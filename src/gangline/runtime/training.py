@@ -11,8 +11,11 @@ import torch
 from gangline.collectives import SoloGroup
 from gangline.runtime.agreement import Agreed, Statement
 from gangline.runtime.buffers import Buffers
+from gangline.runtime.checkpoint_state import RandomNumbers
+from gangline.runtime.faults import Faults
 from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
+from gangline.runtime.leaving import Departure
 from gangline.runtime.membership import Membership
 from gangline.runtime.messages import Measured
 from gangline.runtime.position import Position
@@ -28,12 +31,14 @@ if TYPE_CHECKING:
 
     from gangline.collectives import Group
     from gangline.emulation.pacing import Pacer
+    from gangline.runtime.checkpoint import Checkpointer
     from gangline.runtime.handout import Handout
     from gangline.runtime.handshake import Introduction
     from gangline.runtime.layout import Layout
     from gangline.runtime.metrics import MetricsProbe
     from gangline.runtime.prepared import Prepared
     from gangline.runtime.regroup import Truth
+    from gangline.runtime.resuming import Start
     from gangline.runtime.views import Adoption, ViewSchedule
     from gangline.spec.view import View
 
@@ -41,10 +46,12 @@ T = TypeVar("T")
 
 
 class Instruments(NamedTuple):
-    """What is attached to a training for measuring and for emulation."""
+    """What is attached to a training for measuring, for emulation and for keeping its state."""
 
     pacer: Pacer | None = None
     probe: MetricsProbe | None = None
+    faults: Faults | None = None
+    checkpointer: Checkpointer | None = None
 
 
 class Training:
@@ -70,7 +77,11 @@ class Training:
         self._loop_epoch = 0
         self._is_void = False
         self._clock = StepClock()
-        self._pacer, self._probe = instruments
+        self._pacer, self._probe = instruments.pacer, instruments.probe
+        self._checkpointer = instruments.checkpointer
+        self._random = RandomNumbers()
+        self._faults = instruments.faults or Faults()
+        self._faults.watch(prepared.models)
         self._buffers = Buffers(prepared.models)
         self._gradients = Gradients(layout, self._buffers, session.communicator)
         self._guard = LayoutGuard(prepared.models, prepared.optimizers, layout)
@@ -79,6 +90,7 @@ class Training:
             session, introduction, self._snapshot, group=views.newest.group
         )
         self._hidden: list[torch.Tensor | None] | None = None
+        self._departure = Departure(session)
         self._is_alone = session.client is None
         self._handles = [
             handle
@@ -91,14 +103,23 @@ class Training:
 
     # --- the loader's side -----------------------------------------------------------------------
 
-    def view_for(self, step: int) -> tuple[View, int]:
+    def view_for(self, step: int) -> tuple[View, int | None]:
+        self._random.go_on()
+        self._faults.reach("data", step)
         view = self.views.cut(step)
-        return view, view.rank_of(self.session.place.worker)
+        worker = self.session.place.worker
+        return view, view.rank_of(worker) if worker in view.members else None
 
     def view_now(self) -> tuple[View, int]:
-        """The view of the present batch, and this worker's rank in it."""
+        """The view of the present batch, and this worker's rank: behind all others if it has left."""
         view = self.views.newest if self.handout is None else self.views.at(self.handout.step)
-        return view, view.rank_of(self.session.place.worker)
+        worker = self.session.place.worker
+        return view, view.rank_of(worker) if worker in view.members else len(view.members)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether this worker takes part no longer."""
+        return self._departure.has_left
 
     @property
     def epoch(self) -> int:
@@ -113,11 +134,15 @@ class Training:
         """The loop asks for an epoch; False where the job has left that one behind."""
         if self.handout is not None:  # the loop left the last epoch before its end
             self._finish_step(self.handout)
+        if self.has_left:
+            return False
         epoch, self._loop_epoch = self._loop_epoch, self._loop_epoch + 1
         self._clock.lap()
         if epoch > self.position.epoch:
             self._set(epoch=epoch, start=0)
-        self.is_past = epoch < self.position.epoch
+        was_past, self.is_past = self.is_past, epoch < self.position.epoch
+        if was_past and not self.is_past and self.position.start:
+            self._snapshot.restore()  # what the loop did at the end of past epochs was done already
         return not self.is_past
 
     def hand_out(self, handout: Handout, weight: float | Future[float]) -> None:
@@ -135,6 +160,8 @@ class Training:
         if self._probe is not None:
             self._probe.begin()
         self._clock.handed_out()
+        self._faults.reach("forward", handout.step)
+        self._faults.begin()
 
     def finish_batch(self) -> bool:
         """The loop came back for more. False where the rest of the epoch must be cut anew."""
@@ -147,8 +174,12 @@ class Training:
     def end_epoch(self) -> bool:
         """All batches are done, here; False where somebody was lost and there is more to do."""
         epoch, samples = self.position.epoch, self.position.start
+        self._random.go_on()
         self._gradients.stop()
+        self._faults.reach("end", self.position.step)
         self.collective(_meet)
+        if self.has_left:
+            return True
         if self._is_void:
             self._restart()
             if self.position.epoch == epoch:
@@ -177,12 +208,12 @@ class Training:
 
     def collective(self, exchange: Callable[[Group], T], key: tuple[Any, ...] | None = None) -> T:
         """A call that all workers make at the same place of their loops, outside of a step."""
-        if self.is_past:
-            return exchange(SoloGroup())
+        self._faults.reach("call", self.position.step)
         place = key or (self.position.handed_out, self.position.calls)
-        while True:
+        while not self.is_past:
             if self._membership.is_broken and place not in self._membership.results:
                 self._recover()
+                continue
             try:
                 result = self._membership.call(place, exchange)
             except ExchangeError as error:
@@ -191,6 +222,7 @@ class Training:
                 if key is None:
                     self._set(calls=self.position.calls + 1)
                 return result
+        return exchange(SoloGroup())
 
     # --- backward passes -------------------------------------------------------------------------
 
@@ -209,6 +241,7 @@ class Training:
             self._pacer.settle()
         if self._probe is not None:
             self._probe.end()
+        self._faults.drag()
         if self._is_passing_through:
             self._clock.computed()
             return
@@ -245,6 +278,7 @@ class Training:
             newest_view=self.views.held,
             last_cut=self.views.last_cut,
         )
+        self._faults.reach("exchange", handout.step)
         try:
             agreed = self._gradients.exchange(statement)
         except ExchangeError as error:
@@ -309,6 +343,7 @@ class Training:
             self._hidden = None
         elif not self._is_passing_through:
             self._set(phase=self._gradients.num_exchanged)
+            self._faults.reach("update", self.position.step)
         self._clock.updated()
 
     def _finish_step(self, handout: Handout) -> bool:
@@ -317,13 +352,20 @@ class Training:
             self.handout = None
             self._set(step=handout.step + 1, phase=0, start=handout.window_stop)
             self._snapshot.take()
+            if self._checkpointer is not None:
+                self._checkpointer.offer(self.position, self._snapshot, self._membership)
             self._tell_coordinator(handout, times)
             self._record_step(handout, times)
-        if self._membership.is_broken:
+            self._faults.reach("between", handout.step)
+        if self._membership.is_broken and not self.has_left:
             self._recover()
         view = self.views.at(self.position.step)
-        if view.group != self._membership.group:
+        if not self.has_left and self._departure.is_due(view):
+            self._leave()
+        if view.group != self._membership.group and not self.has_left:
             self._enter(view)
+        if self.has_left:
+            return False
         if self._is_void:
             self._restart()
             return False
@@ -334,16 +376,36 @@ class Training:
     def _recover(self) -> None:
         if self.handout is not None and self._gradients.num_exchanged > self.position.phase:
             self._void()  # a gradient was exchanged, but not applied: it is lost with the group
-        self._settle_in(*self._membership.recover(self.position))
+        self._faults.reach("regroup", self.position.step)
+        found = self._membership.recover(self.position)
+        if found is None:
+            self._leave()
+        else:
+            self._settle_in(*found)
+
+    def _leave(self) -> None:
+        """From here on the loader hands out nothing, and collective calls are this worker's own."""
+        if self.handout is not None:
+            self._void()
+        self.is_past = True
+        self._departure.leave(step=self.position.step, t=now())
 
     def _enter(self, view: View) -> None:
         """The agreed step has come from which on there is another group."""
+        self._faults.reach("regroup", self.position.step)
         truth = self._membership.enter(view, self.position)
         if truth is None:
             self._recover()
         else:
             self._settle_in(view, truth)
         self._is_void = True  # what was cut ahead was cut for the old group
+
+    def resume(self, start: Start) -> None:
+        """Begins where a checkpoint was taken. The state is loaded already."""
+        self.position = start.position
+        self._membership.results.update(start.orders)
+        self.views.restart(self.views.newest, start.position.step)
+        self._random = start.random
 
     def join(self, view: View) -> None:
         """Enters a running job: the others are ahead, and this worker becomes like them."""
@@ -434,6 +496,10 @@ class Training:
         """Leaves the models and optimizers as if they had never been prepared."""
         for handle in self._handles:
             handle.remove()
+        if self._checkpointer is not None:
+            self._checkpointer.close()
+        self._faults.close()
+        self._departure.close()
         self._gradients.close()
         if self._pacer is not None:
             self._pacer.remove()

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,16 +13,19 @@ from torch._C._distributed_c10d import TCPStore
 
 from gangline.collectives import GroupKey, SoloGroup, wire
 from gangline.collectives.gloo import GlooGroup
+from gangline.collectives.nccl import NcclGroup, check_available
 from gangline.collectives.wire import WireAddress, WireOptions
-from gangline.spec.errors import UsageError
+from gangline.spec.errors import ExchangeAborted, UsageError
 from gangline.spec.launch import TRANSPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gangline.collectives import Group
+    from gangline.spec.wire import WireSettings
 
 DEFAULT_TRANSPORT = "wire"
+_REGISTER_S = 0.001
 
 
 class Door(Protocol):
@@ -31,6 +36,10 @@ class Door(Protocol):
 
     def connect(self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]) -> Group: ...
 
+    def give_up(self, *, before: int) -> None:
+        """Breaks off a `connect` for a group below this number, from another thread."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -38,47 +47,74 @@ class WireDoor:
     """Our own transport: shared memory within a host, a TCP ring between hosts."""
 
     def __init__(
-        self, host: str, *, token: str, timeout_s: float, shared_memory: bool = True
+        self, host: str, *, token: str, timeout_s: float, settings: WireSettings, uses_memory: bool
     ) -> None:
-        self._listener = wire.listen(host)
+        self._listener = wire.listen(host, port_range=settings.ports)
         self._token = token.encode()
         self._timeout_s = timeout_s
-        self._options = WireOptions(timeout_s=timeout_s, shared_memory=shared_memory)
+        server_tls, client_tls = _tls_contexts(settings)
+        self._options = WireOptions(
+            timeout_s=timeout_s,
+            shared_memory=uses_memory,
+            connections=settings.connections,
+            checksum=settings.checksum,
+            server_tls=server_tls,
+            client_tls=client_tls,
+        )
         self.address = self._listener.address
+        self._connecting: GroupKey | None = None
+        self._least_group = 0
 
     def connect(self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]) -> Group:
-        return wire.connect(
-            key,
-            rank=rank,
-            addresses=list(addresses),
-            listener=self._listener,
-            token=self._token,
-            timeout_s=self._timeout_s,
-            options=self._options,
-        )
+        self._connecting = key
+        try:
+            if key.view < self._least_group:
+                raise ExchangeAborted(f"group {key} was given up before it was there")
+            return wire.connect(
+                key,
+                rank=rank,
+                addresses=list(addresses),
+                listener=self._listener,
+                token=self._token,
+                timeout_s=self._timeout_s,
+                options=self._options,
+            )
+        finally:
+            self._connecting = None
+
+    def give_up(self, *, before: int) -> None:
+        self._least_group = max(self._least_group, before)
+        key = self._connecting
+        if key is None or key.view >= before:
+            return
+        while self._connecting is key and self._listener.find(key) is None:
+            time.sleep(_REGISTER_S)  # it is just about to ask the listener
+        self._listener.cancel(key)
 
     def close(self) -> None:
         self._listener.close()
 
 
-class GlooDoor:
-    """Torch's transport. Its members meet at a store that the first of them serves."""
+class StoreDoor:
+    """Torch's transports: their members meet at a store that the first of them serves."""
 
     def __init__(self, host: str, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._store = self._open_store(host, 0, is_master=True)
-        self.address = WireAddress(host=host, port=self._store.port)
+        self._own = self._open_store(host, 0, is_master=True)
+        self._met_at = self._own
+        self.address = WireAddress(host=host, port=self._own.port)
 
-    def connect(self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]) -> Group:
-        first = addresses[0]
-        if rank != 0:
-            self._store = self._open_store(first.host, first.port, is_master=False)
-        return GlooGroup(
-            key, store=self._store, rank=rank, size=len(addresses), timeout_s=self._timeout_s
-        )
+    def give_up(self, *, before: int) -> None:
+        """Torch's stores cannot be interrupted; these transports lose a job with its first fault."""
+
+    def _meet(self, rank: int, addresses: Sequence[WireAddress]) -> TCPStore:
+        """The store of the first member, which may be this one."""
+        host, port = addresses[0].host, addresses[0].port
+        self._met_at = self._open_store(host, port, is_master=False) if rank else self._own
+        return self._met_at
 
     def close(self) -> None:
-        del self._store
+        del self._own, self._met_at
 
     def _open_store(self, host: str, port: int, *, is_master: bool) -> TCPStore:
         return TCPStore(
@@ -90,12 +126,62 @@ class GlooDoor:
         )
 
 
-def open_door(transport: str, *, host: str, token: str, timeout_s: float) -> Door:
+class GlooDoor(StoreDoor):
+    """Torch's collectives between CPUs."""
+
+    def connect(self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]) -> Group:
+        store, size = self._meet(rank, addresses), len(addresses)
+        return GlooGroup(key, store=store, rank=rank, size=size, timeout_s=self._timeout_s)
+
+
+class NcclDoor(StoreDoor):
+    """Torch's collectives between GPUs, one process per GPU."""
+
+    def __init__(self, host: str, *, timeout_s: float) -> None:
+        check_available()
+        super().__init__(host, timeout_s=timeout_s)
+
+    def connect(self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]) -> Group:
+        store, size = self._meet(rank, addresses), len(addresses)
+        return NcclGroup(key, store=store, rank=rank, size=size, timeout_s=self._timeout_s)
+
+
+def open_door(
+    transport: str, *, host: str, token: str, timeout_s: float, settings: WireSettings
+) -> Door:
     """The door of a transport, on the given interface."""
     check_transport(transport)
     if transport == "gloo":
         return GlooDoor(host, timeout_s=timeout_s)
-    return WireDoor(host, token=token, timeout_s=timeout_s, shared_memory=transport == "wire")
+    if transport == "nccl":
+        return NcclDoor(host, timeout_s=timeout_s)
+    return WireDoor(
+        host,
+        token=token,
+        timeout_s=timeout_s,
+        settings=settings,
+        uses_memory=transport == "wire",
+    )
+
+
+def _tls_contexts(settings: WireSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """TLS for the links that a worker accepts, and for those that it opens; both sides are checked."""
+    certificate, key, authority = settings.certificate, settings.key, settings.authority
+    if certificate is None or authority is None:
+        return None, None
+    try:
+        server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority)
+        server.verify_mode = ssl.CERT_REQUIRED
+        client = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authority)
+        client.check_hostname = False  # workers are known by the run's token, not by name
+        for context in (server, client):
+            context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"TLS cannot be set up with certificate {certificate}, key {key} and authority "
+            f"{authority}: {error}"
+        ) from error
+    return server, client
 
 
 def check_transport(transport: str) -> None:

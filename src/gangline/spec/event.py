@@ -125,6 +125,18 @@ class Regrouped(Event, frozen=True, kw_only=True, tag="regrouped"):
     reason: str
 
 
+class FaultFired(Event, frozen=True, kw_only=True, tag="fault_fired"):
+    """A fault of the run's fault plan is about to happen to this worker."""
+
+    worker: int
+    step: int
+    """The step that the worker was in."""
+    fault: str
+    """`kill`, `hang`, `slow` or `cut`."""
+    where: str
+    """The place in the step; `any` for a fault at a time."""
+
+
 class EpochDone(Event, frozen=True, kw_only=True, tag="epoch_done"):
     """All batches of an epoch have been handed out and used."""
 
@@ -190,6 +202,7 @@ AnyEvent = (
     | StepDone
     | Regrouped
     | StepSummary
+    | FaultFired
     | EpochDone
     | PacingMeasured
     | Decision

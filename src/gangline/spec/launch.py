@@ -8,35 +8,47 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.spec.errors import UsageError
+from gangline.spec.faults import Fault
+from gangline.spec.wire import WireSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LAUNCH_VARIABLE = "GANGLINE_LAUNCH"
-TRANSPORTS = ("wire", "wire-tcp", "gloo")
-"""What can move gradients: our own (sharing memory within a host, or TCP always), and torch's."""
+TRANSPORTS = ("wire", "wire-tcp", "gloo", "nccl")
+"""What can move gradients: our own (sharing memory within a host, or TCP always), torch's on CPUs,
+and torch's between GPUs."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One worker's part in a job that `gangline run` started."""
+    """One worker's part in a job that `gangline run` or `gangline join` started."""
 
     run: str
     """The name of the run."""
     run_dir: str
     """Where the worker writes its event log."""
     worker: int
-    """This worker's id, 0 … workers - 1."""
+    """This worker's id; -1 lets the coordinator give it one."""
     workers: int
+    """How many workers found the job; 0 where whoever starts this one does not know."""
     token_file: str
-    """The file that holds the run's token. The coordinator announces itself in the run folder."""
+    """The file that holds the run's token."""
+    coordinator: str | None = None
+    """The coordinator's address, `ws://HOST:PORT`; None where it announces itself in the run folder."""
     speed: float = 1.0
     """Below 1, the worker paces itself to this fraction of its own speed."""
     shares: tuple[float, ...] | None = None
     """Each worker's part of the global batch, in any unit; None leaves it to the allocation."""
     transport: str | None = None
     """What moves the gradients; None lets the runtime choose."""
+    wire: WireSettings | None = None
+    """How our own transport works; None leaves it to the script."""
     allocation: str | None = None
     """The policy that cuts the global batch; None leaves it to the script."""
+    resume: bool = False
+    """Whether to go on from the newest checkpoint, where the script does not say."""
+    faults: tuple[Fault, ...] = ()
+    """What shall go wrong with this worker."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Launch | None:

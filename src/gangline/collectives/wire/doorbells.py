@@ -40,13 +40,23 @@ class Cords(NamedTuple):
     """The write end of this member's pipe."""
 
 
+class _Named:
+    """Names who is late at the time when the name is asked for."""
+
+    def __init__(self, missing: Callable[[], list[int]]) -> None:
+        self._missing = missing
+
+    def __str__(self) -> str:
+        return "member " + ", ".join(map(str, self._missing()))
+
+
 class Doorbells:
     """Waits for the other members, and wakes them."""
 
     def __init__(self, mapping: Mapping, *, rank: int, cords: Cords, alarm: Alarm) -> None:
         self._arrived, self._sleeping = mapping.arrived, mapping.sleeping
         self._rank, self._size = rank, mapping.layout.members
-        self._peers = [peer for peer in range(self._size) if peer != rank]
+        self._peers = tuple(peer for peer in range(self._size) if peer != rank)
         self._cords, self._alarm = cords, alarm
         self._lock = threading.Lock()
         self._fence_lock = threading.Lock()
@@ -57,15 +67,14 @@ class Doorbells:
 
     def barrier(self, timeout_s: float) -> int:
         """Returns when all members have come here as often as this one: the number of times."""
-        if self._alarm.aborted:
-            self._alarm.check()
+        self.check()
         self.turn = turn = self.turn + 1
         if _IS_WEAKLY_ORDERED:
             self.fence()
         self._arrived[self._rank] = turn
         self.fence()
         if self._late(turn):
-            self.wait(lambda: self._late(turn), timeout_s=timeout_s)
+            self.wait(lambda: self._late(turn), on=self._peers, timeout_s=timeout_s)
         else:
             # The last one to come wakes those who gave up watching.
             for peer in self._peers:
@@ -73,6 +82,11 @@ class Doorbells:
         if _IS_WEAKLY_ORDERED:
             self.fence()
         return turn
+
+    def check(self) -> None:
+        """Raises where the group was aborted."""
+        if self._alarm.aborted:
+            self._alarm.check()
 
     def _late(self, turn: int) -> list[int]:
         """The members that have not come yet."""
@@ -97,8 +111,13 @@ class Doorbells:
             lock.acquire()
             lock.release()
 
-    def wait(self, missing: Callable[[], list[int]], *, timeout_s: float) -> None:
-        """Waits until `missing`, which looks at the counters, names nobody any more."""
+    def wait(
+        self, missing: Callable[[], list[int]], *, on: tuple[int, ...], timeout_s: float
+    ) -> None:
+        """Waits until `missing`, which looks at the counters, names nobody any more.
+
+        It is in vain when one of the members `on` whom it depends has left.
+        """
         now = time.perf_counter
         spin_until = now() + SPIN_S
         while now() < spin_until:
@@ -110,28 +129,24 @@ class Doorbells:
         while True:
             self._sleeping[self._rank] = 1
             self.fence()
-            peers = missing()
-            if not peers:
+            if not missing():
                 self._sleeping[self._rank] = 0
                 return
-            self._sleep(tuple(peers), missing=missing, deadline=deadline)
+            gone = self._sleep(_Named(missing), on=on, deadline=deadline)
+            if gone is not None and missing():
+                raise ExchangeError(f"member {gone} is gone: it died, or left the group")
 
-    def _sleep(
-        self, peers: tuple[int, ...], *, missing: Callable[[], list[int]], deadline: Deadline
-    ) -> None:
+    def _sleep(self, late: _Named, *, on: tuple[int, ...], deadline: Deadline) -> int | None:
+        """Sleeps until the bell rings, or a member leaves: then that one is returned."""
         bell, lifelines = self._cords.bells[self._rank], self._cords.lifelines
-        poller = self._pollers.get(peers)
+        poller = self._pollers.get(on)
         if poller is None:
-            wanted = {bell: READ, **{lifelines[peer]: 0 for peer in peers}}
-            poller = self._pollers[peers] = self._alarm.poller(wanted)
-        whom = "member " + ", ".join(map(str, peers))
-        happened = self._alarm.wait(poller, deadline=deadline, whom=whom)
-        if bell in happened:
+            wanted = {bell: READ, **{lifelines[peer]: 0 for peer in on}}
+            poller = self._pollers[on] = self._alarm.poller(wanted)
+        happened = self._alarm.wait(poller, deadline=deadline, whom=late)
+        if happened.pop(bell, None):
             os.eventfd_read(bell)
-            return
-        for peer in missing():
-            if lifelines[peer] in happened:
-                raise ExchangeError(f"member {peer} is gone: it died, or left the group")
+        return next((peer for peer in on if lifelines[peer] in happened), None)
 
     def hang_up(self) -> None:
         """Tells the others that this member is gone; from any thread."""

@@ -47,7 +47,6 @@ TYPE_NAMES = {
 }
 QUIET: dict[str, Any] = {"over": "ignore", "invalid": "ignore"}
 """For numpy.errstate: a sum that overflows is infinite, as in torch, and no reason to warn."""
-_BLOCK_BYTES = 256 << 10
 HALVES = frozenset({torch.bfloat16, torch.float16})
 
 
@@ -111,14 +110,10 @@ def sum_into(out: Array, terms: Sequence[Array], dtype: torch.dtype) -> None:
             total.add_(_as_half(term, dtype))
         _as_half(out, dtype).copy_(total)
         return
-    # In blocks that stay in the cache while the terms are added.
-    step = _BLOCK_BYTES // out.itemsize if len(terms) > 2 else out.size
     with np.errstate(**QUIET):
-        for low in range(0, out.size, step):
-            block = out[low : low + step]
-            np.add(terms[0][low : low + step], terms[1][low : low + step], out=block)
-            for term in terms[2:]:
-                np.add(block, term[low : low + step], out=block)
+        np.add(terms[0], terms[1], out=out)
+        for term in terms[2:]:
+            np.add(out, term, out=out)
 
 
 class Staging:

@@ -30,7 +30,8 @@ _LINE_WORDS = LINE_BYTES // 8
 _HEADER_BYTES = MAX_HEADER_WORDS * 8
 _PAGE_BYTES = 4096
 PARCEL_BYTES = 256 << 10
-MAX_DEFAULT_BYTES = 128 << 20
+CROWDED_SEGMENT_BYTES = 16 << 20
+MAX_DEFAULT_BYTES = 160 << 20
 
 
 class Layout(NamedTuple):
@@ -44,12 +45,14 @@ class Layout(NamedTuple):
     def of(cls, members: int, segment_bytes: int | None) -> Layout:
         """The layout for segments of about this size.
 
-        By default a segment is some times the cache, as every segment costs a barrier (sums go
-        through the cache in blocks anyway), and the memory of a large group stays bounded.
+        By default a segment fits the cache. Where members share cores a barrier is dear, so that
+        segments are large, as far as the memory of a large group stays bounded; what is not used
+        is not there.
         """
         if segment_bytes is None:
             bounded = MAX_DEFAULT_BYTES // (2 * members + 2)
-            segment_bytes = min(6 * cache_bytes(), bounded)
+            is_crowded = members > len(os.sched_getaffinity(0))
+            segment_bytes = min(CROWDED_SEGMENT_BYTES if is_crowded else cache_bytes(), bounded)
         per_member = -(-segment_bytes // (members * _PAGE_BYTES)) * _PAGE_BYTES
         return cls(members, per_member * members)
 

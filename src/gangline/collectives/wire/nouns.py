@@ -27,7 +27,8 @@ class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 1
     """TCP connections per link: more than one where one does not fill the link."""
     segment_bytes: int | None = None
-    """The piece in which large tensors travel; None takes it from the size of the L2 cache."""
+    """The piece in which large tensors travel; None takes the size of the L2 cache, or up to
+    16 MiB in shared memory where members share cores."""
     checksum: bool = False
     """Send a CRC-32 with every segment that travels by TCP."""
     server_tls: ssl.SSLContext | None = None

@@ -65,7 +65,9 @@ class Parcels:
         """Waits until a counter of this pair has reached the value."""
         if counters[pair] < value:
             self._bells.wait(
-                lambda: [peer] if counters[pair] < value else [], timeout_s=self._timeout_s
+                lambda: [peer] if counters[pair] < value else [],
+                on=(peer,),
+                timeout_s=self._timeout_s,
             )
         self._bells.fence()
 

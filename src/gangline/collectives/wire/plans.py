@@ -18,21 +18,30 @@ if TYPE_CHECKING:
     from gangline.collectives.wire.mapping import Mapping
 
 _MAX_PLANS = 256
+BLOCK_BYTES = 256 << 10
+"""What is copied or added at once: fits the cache, and an abort waits no longer than for this."""
+
+
+class Sum(NamedTuple):
+    """A block of the piece that this member sums: small enough to stay in the cache meanwhile."""
+
+    own: slice
+    """Which elements of the tensor."""
+    terms: list[Array]
+    """These elements in everybody's slots, in rank order."""
+    result: Array
+    """Where their sum goes."""
 
 
 class Round(NamedTuple):
-    """One segment: a piece of every member's part of the tensor."""
+    """One segment: a piece of every member's part of the tensor, in blocks."""
 
     writes: list[tuple[Array, slice]]
     """Places in this member's slot, and what of the tensor goes there: the others' parts."""
-    own: slice
-    """The piece that this member sums."""
-    terms: list[Array]
-    """That piece in everybody's slots, in rank order."""
-    result: Array
-    """Where its sum goes."""
+    sums: list[Sum]
+    """What this member sums."""
     reads: list[tuple[slice, Array]]
-    """All pieces of the tensor, and where their sums are."""
+    """Elements of the tensor, and where their sums are."""
 
 
 class Plan(NamedTuple):
@@ -91,20 +100,20 @@ class Plans:
         quota = self._mapping.layout.segment_bytes // (self._size * dtype.itemsize)
         slots = self.slots(dtype)[parity]
         result = self._mapping.results[parity].view(dtype)
-        places = [
-            slice(index * quota, index * quota + piece.stop - piece.start)
-            for index, piece in enumerate(cut)
-        ]
-        mine = slots[self._rank]
-        own = places[self._rank]
-        return Round(
-            writes=[
-                (mine[place], piece)
-                for index, (place, piece) in enumerate(zip(places, cut, strict=True))
-                if index != self._rank
-            ],
-            own=cut[self._rank],
-            terms=[slot[own] for slot in slots],
-            result=result[own],
-            reads=[(piece, result[place]) for place, piece in zip(places, cut, strict=True)],
-        )
+        made = Round([], [], [])
+        for rank, piece in enumerate(cut):
+            for block in _blocks(piece, BLOCK_BYTES // dtype.itemsize):
+                start = rank * quota + block.start - piece.start
+                place = slice(start, start + block.stop - block.start)
+                made.reads.append((block, result[place]))
+                if rank == self._rank:
+                    terms = [slot[place] for slot in slots]
+                    made.sums.append(Sum(block, terms, result[place]))
+                else:
+                    made.writes.append((slots[self._rank][place], block))
+        return made
+
+
+def _blocks(piece: slice, step: int) -> list[slice]:
+    starts = range(piece.start, piece.stop, step)
+    return [slice(start, min(start + step, piece.stop)) for start in starts]

@@ -19,7 +19,7 @@ from gangline.collectives.wire.elements import TYPE_NAMES, Array, Flat, sum_into
 from gangline.collectives.wire.measuring import Meter
 from gangline.collectives.wire.operation import Kind, Operation, check_same
 from gangline.collectives.wire.parcels import Parcels
-from gangline.collectives.wire.plans import Plans, Round
+from gangline.collectives.wire.plans import Plans, Round, Sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 DIRECT_BYTES = 128 << 10
 """Up to so much over all members, everybody sums everything: cheaper than a second barrier."""
+
+
+COPIED_BYTES = 2 << 20
+"""A segment where nothing is summed: an abort waits no longer than for its copies."""
 
 
 class SharedExchange:
@@ -64,17 +68,17 @@ class SharedExchange:
     def _all_reduce_in_turns(self, flat: Flat, operation: Operation, header: Header | None) -> None:
         array, rounds = flat.array, self._plans.plan(flat.array).rounds
         last = len(rounds) - 1
-        _write(array, rounds[0][self._next_turn & 1])
+        self._write(array, rounds[0][self._next_turn & 1])
         turn = self._open(operation, header)
         for index in range(last + 1):
-            current = rounds[index][turn & 1]
-            self._sum(flat, current, out=current.result)
+            for block in rounds[index][turn & 1].sums:
+                self._sum(flat, block, out=block.result)
             if index < last:
-                _write(array, rounds[index + 1][self._next_turn & 1])
+                self._write(array, rounds[index + 1][self._next_turn & 1])
             if index:
-                _read(array, rounds[index - 1][(turn - 1) & 1])
+                self._read(array, rounds[index - 1][(turn - 1) & 1])
             turn = self._barrier()
-        _read(array, rounds[last][(turn - 1) & 1])
+        self._read(array, rounds[last][(turn - 1) & 1])
 
     def reduce_scatter(self, flat: Flat) -> Array:
         started, array = time.perf_counter(), flat.array
@@ -83,10 +87,11 @@ class SharedExchange:
         start = bounds[self._rank]
         part = np.empty(bounds[self._rank + 1] - start, dtype=array.dtype)
         for index, both in enumerate(self._plans.plan(array).rounds):
-            _write(array, both[self._next_turn & 1])
+            self._write(array, both[self._next_turn & 1])
             turn = self._barrier() if index else self._open(operation)
-            own = both[turn & 1].own
-            self._sum(flat, both[turn & 1], out=part[own.start - start : own.stop - start])
+            for block in both[turn & 1].sums:
+                out = part[block.own.start - start : block.own.stop - start]
+                self._sum(flat, block, out=out)
         self._meter.moved(array.nbytes, time.perf_counter() - started)
         return part
 
@@ -165,26 +170,27 @@ class SharedExchange:
     def _barrier(self) -> int:
         return self._doorbells.barrier(self._timeout_s)
 
-    def _sum(self, flat: Flat, current: Round, *, out: Array) -> None:
-        """Sums this member's part, in rank order; its own term never left the tensor."""
-        terms = list(current.terms)
-        terms[self._rank] = flat.array[current.own]
+    def _sum(self, flat: Flat, block: Sum, *, out: Array) -> None:
+        """Sums one block, in rank order; this member's own term never left the tensor."""
+        self._doorbells.check()
+        terms = list(block.terms)
+        terms[self._rank] = flat.array[block.own]
         sum_into(out, terms, flat.dtype)
+
+    def _write(self, array: Array, current: Round) -> None:
+        """Writes what the others will sum."""
+        for place, block in current.writes:
+            self._doorbells.check()
+            place[:] = array[block]
+
+    def _read(self, array: Array, current: Round) -> None:
+        """Reads the sums of all parts."""
+        for block, place in current.reads:
+            self._doorbells.check()
+            array[block] = place
 
     def _spans(self, array: Array) -> Iterator[tuple[int, int]]:
         """The segments of a tensor that is only copied; an empty tensor has one, too."""
-        step = self._mapping.layout.segment_bytes // array.itemsize
+        step = min(COPIED_BYTES, self._mapping.layout.segment_bytes) // array.itemsize
         for low in range(0, max(array.size, 1), step):
             yield low, min(low + step, array.size)
-
-
-def _write(array: Array, current: Round) -> None:
-    """Writes what the others will sum."""
-    for place, piece in current.writes:
-        place[:] = array[piece]
-
-
-def _read(array: Array, current: Round) -> None:
-    """Reads the sums of all parts."""
-    for piece, place in current.reads:
-        array[piece] = place

@@ -31,7 +31,7 @@ class Deadline:
     def left_s(self) -> float:
         return self._end - time.monotonic()
 
-    def left_ms(self, whom: str) -> int:
+    def left_ms(self, whom: object) -> int:
         """Milliseconds for `poll`; raises the error that names who was waited for."""
         left = self.left_s
         if left <= 0:
@@ -72,7 +72,7 @@ class Alarm:
         with contextlib.suppress(BlockingIOError):
             self._ear.recv(4096)
 
-    def poll(self, wanted: dict[int, int], *, deadline: Deadline, whom: str) -> dict[int, int]:
+    def poll(self, wanted: dict[int, int], *, deadline: Deadline, whom: object) -> dict[int, int]:
         """Waits for one of the descriptors in `wanted` (descriptor -> events), or a ring.
 
         Returns what happened; empty after a ring. `whom` is named when the time runs out.
@@ -87,7 +87,7 @@ class Alarm:
             poller.register(descriptor, events)
         return poller
 
-    def wait(self, poller: select.poll, *, deadline: Deadline, whom: str) -> dict[int, int]:
+    def wait(self, poller: select.poll, *, deadline: Deadline, whom: object) -> dict[int, int]:
         """As `poll`."""
         self.check()
         happened = dict(poller.poll(deadline.left_ms(whom)))

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
+from gangline.runtime.coordinator.status import LeaveRequest
 from gangline.runtime.messages import (
     MAX_MESSAGE_BYTES,
     FromCoordinator,
@@ -40,6 +41,7 @@ HELLO_TIMEOUT_S = 10.0
 _START_TIMEOUT_S = 10.0
 _TICK_S = 0.05
 _POLICY_VIOLATION = 1008
+_CONFLICT = 409
 
 
 class TokenGate:
@@ -81,6 +83,15 @@ class Desk:
     async def status(self, request: Request) -> Response:
         document = msgspec.json.encode(self._hub.status())
         return Response(document, media_type="application/json")
+
+    async def leave(self, request: Request) -> Response:
+        """Somebody wants a worker to leave the job."""
+        try:
+            asked = msgspec.json.decode(await request.body(), type=LeaveRequest)
+            self._deliver(self._hub.ask_to_leave(asked.worker))
+        except (msgspec.DecodeError, UsageError) as error:
+            return Response(f"{error}\n", status_code=_CONFLICT)
+        return Response(b"{}", media_type="application/json")
 
     async def worker(self, websocket: WebSocket) -> None:
         """One worker's connection, from its hello to its end."""
@@ -152,7 +163,11 @@ class CoordinatorServer:
     def __init__(self, hub: Hub, *, token: str, host: str = "127.0.0.1", port: int = 0) -> None:
         self.hub = hub
         desk = Desk(hub)
-        routes = [Route("/api/status", desk.status), WebSocketRoute("/ws/worker", desk.worker)]
+        routes = [
+            Route("/api/status", desk.status),
+            Route("/api/leave", desk.leave, methods=["POST"]),
+            WebSocketRoute("/ws/worker", desk.worker),
+        ]
         app = TokenGate(Starlette(routes=routes, lifespan=desk.lifespan), token=token)
         self._socket = _bind(host, port)
         self.url = f"ws://{host}:{self._socket.getsockname()[1]}"

@@ -22,24 +22,25 @@ PATIENCE_STEPS = 5.0
 class Watch:
     """What was seen of the present group's members."""
 
-    def __init__(self, members: tuple[int, ...], now: float) -> None:
+    def __init__(self, members: tuple[int, ...], now: float, *, has_stepped: bool = False) -> None:
         self._heard_s = dict.fromkeys(members, now)
-        self._away: set[int] = set()
+        self._away: dict[int, float] = {}
         self._failed: dict[int, str] = {}
         self._failed_s: float | None = None
         self._progress_s = now
+        self._has_stepped = has_stepped
         self._step_times: deque[float] = deque(maxlen=16)
 
     def hear(self, worker: int, now: float) -> None:
         """A member gave a sign of life."""
         if worker in self._heard_s:
             self._heard_s[worker] = now
-            self._away.discard(worker)
+            self._away.pop(worker, None)
 
-    def lose_connection(self, worker: int) -> None:
+    def lose_connection(self, worker: int, now: float) -> None:
         """A member's connection ended."""
         if worker in self._heard_s:
-            self._away.add(worker)
+            self._away.setdefault(worker, now)
 
     def report_failure(self, worker: int, error: str, now: float) -> None:
         """A member says that an exchange failed."""
@@ -53,6 +54,7 @@ class Watch:
         if self._failed_s is None and now > self._progress_s:
             self._step_times.append(now - self._progress_s)
         self._progress_s = now
+        self._has_stepped = True
 
     @property
     def patience_s(self) -> float:
@@ -64,6 +66,14 @@ class Watch:
         """Who is lost, and how that was noticed; None while the group is taken to be whole."""
         if self._failed_s is not None:
             return self._find_dead(now)
+        absent = tuple(worker for worker, at in self._away.items() if now - at > GRACE_S)
+        if absent and not self._has_stepped and len(absent) < len(self._heard_s):
+            # Nobody can say that an exchange failed: the others still wait for it to come.
+            names = ", ".join(str(worker) for worker in sorted(absent))
+            return (
+                absent,
+                f"worker {names} is gone: its connection ended before the group's first step",
+            )
         since_s = now - self._progress_s
         silent = tuple(worker for worker, at in self._heard_s.items() if now - at > self.patience_s)
         if silent and since_s > self.patience_s and len(silent) < len(self._heard_s):

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gangline chaos`: torments a running local job at random, to see it survive."""
+
+import contextlib
+import os
+import random
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from gangline.cli.contact import ask_run
+from gangline.cli.output import say
+from gangline.spec.announcement import read_announcement
+from gangline.spec.errors import GanglineError, LaunchError, UsageError
+from gangline.spec.launch import Launch
+
+KINDS = ("kill", "hang")
+_HANG_S = 5.0
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Victim(msgspec.Struct, frozen=True):
+    """A worker as the coordinator's status shows it."""
+
+    worker: int
+    pid: int
+    is_connected: bool
+
+
+class _Workers(msgspec.Struct):
+    workers: list[Victim]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command."""
+    app.command("chaos")(chaos)
+
+
+def chaos(
+    run_dir: Annotated[Path, typer.Argument(help="The run folder of a job on this machine.")],
+    every: Annotated[str, typer.Option(help="Time between two faults, such as 15s or 2m.")] = "15s",
+    kinds: Annotated[str, typer.Option(help="What to do to workers: kill, hang.")] = "kill,hang",
+    duration: Annotated[
+        str | None, typer.Option("--for", help="When to stop (default: with the run).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed picks the same faults.")] = None,
+) -> None:
+    """Kill or stop random workers of a running job, and say so. At least one is left alone."""
+    chosen = parse_kinds(kinds)
+    every_s = parse_duration(every, flag="--every")
+    end_s = time.monotonic() + (
+        float("inf") if duration is None else parse_duration(duration, flag="--for")
+    )
+    rng = random.Random(seed)
+    folder = run_dir.resolve()
+    find_victims(folder)  # an error now rather than after the first pause
+    while time.monotonic() + every_s <= end_s:
+        time.sleep(every_s)
+        try:
+            victims = find_victims(folder)
+        except LaunchError:
+            say("the run is over")
+            return
+        if len(victims) < 2:
+            say(f"{len(victims)} worker left: nobody is tormented")
+            continue
+        torment(rng.choice(victims), rng.choice(chosen))
+
+
+def torment(victim: Victim, kind: str) -> None:
+    """Does it. A worker that ended in the meantime has escaped."""
+    with contextlib.suppress(ProcessLookupError):
+        if kind == "kill":
+            say(f"kills worker {victim.worker} (process {victim.pid})")
+            os.kill(victim.pid, signal.SIGKILL)
+            return
+        say(f"stops worker {victim.worker} (process {victim.pid}) for {_HANG_S:g} s")
+        os.kill(victim.pid, signal.SIGSTOP)
+        try:
+            time.sleep(_HANG_S)
+        finally:
+            os.kill(victim.pid, signal.SIGCONT)
+
+
+def find_victims(run_dir: Path) -> list[Victim]:
+    """The workers of the run that are processes of this machine and of this run."""
+    announcement = read_announcement(run_dir)
+    document = ask_run(announcement, "/api/status", token_file=run_dir / "token")
+    workers = msgspec.json.decode(document, type=_Workers).workers
+    return [
+        one for one in workers if one.is_connected and is_of_run(one.pid, announcement.run, run_dir)
+    ]
+
+
+def is_of_run(pid: int, run: str, run_dir: Path) -> bool:
+    """Whether a process was launched as a worker of this run: nobody else is touched."""
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    variables = dict(entry.decode(errors="replace").partition("=")[::2] for entry in entries)
+    try:
+        launch = Launch.from_environment(variables)
+    except GanglineError:
+        return False
+    is_same = launch is not None and launch.run == run
+    return is_same and launch is not None and Path(launch.run_dir).resolve() == run_dir
+
+
+def parse_kinds(text: str) -> list[str]:
+    """The kinds of faults in a list such as `kill,hang`."""
+    kinds = [part.strip() for part in text.split(",")]
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise UsageError(f"--kinds {text}: {unknown[0]!r} is not one of {', '.join(KINDS)}")
+    return kinds
+
+
+def parse_duration(text: str, *, flag: str) -> float:
+    """Seconds, from a time such as `15s`, `500ms` or `2m`; a bare number is seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text.strip())
+    seconds = float(match[1]) * _UNITS_S[match[2] or "s"] if match else 0.0
+    if seconds <= 0:
+        raise UsageError(f"{flag} {text}: write a time above 0, such as 15s, 500ms or 2m")
+    return seconds

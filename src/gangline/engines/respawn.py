@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts workers that were killed again: each as a newcomer with a number of its own."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gangline.spec.event import Decision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gangline.engines.job import Job
+    from gangline.engines.local import WorkerCommand
+    from gangline.engines.result import WorkerResult
+    from gangline.eventlog import EventSink
+
+
+class Respawner:
+    """Decides which dead workers are replaced, and by what."""
+
+    def __init__(
+        self, job: Job, environment: Mapping[str, str], *, cores: int, events: EventSink
+    ) -> None:
+        self._job = job
+        self._environment = environment
+        self._cores = cores
+        self._events = events
+        self._origins = {worker: worker for worker in range(len(job.speeds))}
+
+    def replace(self, result: WorkerResult) -> WorkerCommand | None:
+        """The worker that takes the place of one that ended, if there shall be one."""
+        number = len(self._origins)
+        num_respawned = number - len(self._job.speeds)
+        if result.signal is None or result.stopped or num_respawned >= self._job.respawns:
+            return None
+        origin = self._origins[number] = self._origins[result.worker]
+        self._events.write(
+            Decision(
+                t=time.time(),
+                what="respawn",
+                reason=f"worker {result.worker} was {result.reason}: worker {number} takes its place",
+                numbers={
+                    "worker": float(number),
+                    "of": float(result.worker),
+                    "left": float(self._job.respawns - num_respawned - 1),
+                },
+            )
+        )
+        return self._job.replacement(
+            number, of=origin, environment=self._environment, cores=self._cores
+        )

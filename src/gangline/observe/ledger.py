@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger of a run: which samples of which epoch each committed step used.
+
+    ledger = read_ledger(read_run(Path("runs/digits")))
+    ledger.check(length=1437, epochs=3)        # raises LogError where a sample is missing or used twice
+
+A step is committed if a member reported it and no later group went back behind it. When a group is
+lost, one member alone may have finished a step; if it is lost too, the others do that step again.
+`Regrouped` says with which step a group goes on, so reports of that step and later ones, in views
+before the group's first, are void.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gangline.spec.errors import LogError
+from gangline.spec.event import Regrouped, StepDone, ViewAdopted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gangline.spec.event import Event
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """One committed step: the samples start … stop - 1 of the epoch's order."""
+
+    step: int
+    epoch: int
+    start: int
+    stop: int
+    samples: dict[int, int]
+    """How many of them each worker computed, as far as it lived to tell."""
+    members: tuple[int, ...] = ()
+    """Who took part; empty where that is not known."""
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """All committed steps of a run, in their order."""
+
+    windows: tuple[Window, ...]
+    num_void: int
+    """Reports that do not count, because their step was done again."""
+    contradictions: tuple[str, ...] = ()
+    """Steps that were committed in more than one way."""
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs of which a step was committed."""
+        return 1 + max((window.epoch for window in self.windows), default=-1)
+
+    def problems(self, *, length: int, epochs: int | None = None) -> list[str]:
+        """What is wrong, if `epochs` (all that began) of `length` samples each are complete."""
+        found = list(self.contradictions)
+        count = self.num_epochs if epochs is None else epochs
+        for epoch in range(max(count, self.num_epochs)):
+            windows = [window for window in self.windows if window.epoch == epoch]
+            found += _gaps(epoch, windows, length=length if epoch < count else 0)
+        for window in self.windows:
+            found += _miscounts(window)
+        return found
+
+    def check(self, *, length: int, epochs: int | None = None) -> None:
+        """Raises LogError unless each sample of each epoch was used exactly once."""
+        found = self.problems(length=length, epochs=epochs)
+        if found:
+            raise LogError(
+                "the samples of this run were not used exactly once each: " + "; ".join(found)
+            )
+
+
+def read_ledger(events: Iterable[Event]) -> Ledger:
+    """The committed steps in the events of a run, in whatever order they come."""
+    reports: list[StepDone] = []
+    restarts: set[tuple[int, int]] = set()
+    members: dict[int, tuple[int, ...]] = {}
+    for event in events:
+        match event:
+            case StepDone():
+                reports.append(event)
+            case Regrouped(view=view, step=step):
+                restarts.add((view, step))
+                members[view] = tuple(event.members)
+            case ViewAdopted(view=view):
+                members[view] = tuple(event.members)
+    valid = [report for report in reports if not _is_void(report, restarts)]
+    by_step: dict[int, list[StepDone]] = {}
+    for report in valid:
+        by_step.setdefault(report.step, []).append(report)
+    return Ledger(
+        windows=tuple(_window(by_step[step], members) for step in sorted(by_step)),
+        num_void=len(reports) - len(valid),
+        contradictions=tuple(
+            f"step {step} was committed in different ways: {sorted(ways)}"
+            for step, group in sorted(by_step.items())
+            if len(ways := {(one.epoch, one.view, one.start, one.stop) for one in group}) > 1
+        ),
+    )
+
+
+def _is_void(report: StepDone, restarts: set[tuple[int, int]]) -> bool:
+    return any(report.view < view and report.step >= step for view, step in restarts)
+
+
+def _window(reports: list[StepDone], members: dict[int, tuple[int, ...]]) -> Window:
+    first = reports[0]
+    return Window(
+        step=first.step,
+        epoch=first.epoch,
+        start=first.start,
+        stop=first.stop,
+        samples={report.worker: report.samples for report in reports},
+        members=members.get(first.view, ()),
+    )
+
+
+def _gaps(epoch: int, windows: list[Window], *, length: int) -> list[str]:
+    """Samples that no window holds, and those that several hold."""
+    found = []
+    end = 0
+    for window in sorted(windows, key=lambda one: (one.start, one.step)):
+        place = f"epoch {epoch}, step {window.step}"
+        if window.start > end:
+            found.append(f"{place}: the samples {end} to {window.start - 1} were left out before it")
+        elif window.start < end:
+            last = min(end, window.stop) - 1
+            found.append(f"{place}: the samples {window.start} to {last} were used before")
+        end = max(end, window.stop)
+    if end < length:
+        found.append(f"epoch {epoch}: the samples {end} to {length - 1} were not used")
+    elif end > length > 0:
+        found.append(f"epoch {epoch} used {end} samples of {length}")
+    return found
+
+
+def _miscounts(window: Window) -> list[str]:
+    """Whether the workers' parts make up the window; of a lost worker no report may be left."""
+    total, told = window.stop - window.start, sum(window.samples.values())
+    is_whole = bool(window.members) and set(window.members) == set(window.samples)
+    if told > total or (is_whole and told < total):
+        return [f"step {window.step}: its workers computed {told} samples of {total}"]
+    return []

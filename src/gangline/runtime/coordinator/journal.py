@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's journal: what it must still know when it is killed and started again.
+
+One line of JSON per record, on the disk before anybody is told of what it says: so no view number is
+ever given twice. A line that was cut off by the end of its writer is dropped when it is read again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from gangline.runtime.messages import Hello, Ready
+from gangline.spec.event import Decision
+from gangline.spec.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from gangline.eventlog import EventSink
+
+JOURNAL_NAME = "journal.jsonl"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    """What all records have: a kind."""
+
+
+class Greeted(Record, frozen=True, kw_only=True, tag="greeted"):
+    """A worker said hello, and has this number."""
+
+    worker: int
+    hello: Hello
+
+
+class Founded(Record, frozen=True, kw_only=True, tag="founded"):
+    """These workers began the job."""
+
+    founders: tuple[int, ...]
+
+
+class Readied(Record, frozen=True, kw_only=True, tag="readied"):
+    """A worker has prepared its model."""
+
+    worker: int
+    ready: Ready
+
+
+class Published(Record, frozen=True, kw_only=True, tag="published"):
+    """A view was made known."""
+
+    view: View
+    is_recovery: bool
+    leaving: tuple[int, ...] = ()
+    """Who takes part up to this view, and is told that it may go."""
+
+
+class Ended(Record, frozen=True, kw_only=True, tag="ended"):
+    """All members said goodbye: there is nothing to go on with."""
+
+
+AnyRecord = Greeted | Founded | Readied | Published | Ended
+
+
+class Journal(Protocol):
+    """Where records are kept."""
+
+    @property
+    def records(self) -> Sequence[AnyRecord]:
+        """What was kept before this process began."""
+        ...
+
+    def append(self, record: AnyRecord) -> None:
+        """Keeps a record, for good when this returns."""
+        ...
+
+
+class NoJournal:
+    """For a coordinator whose end is that of its job."""
+
+    records: tuple[AnyRecord, ...] = ()
+
+    def append(self, record: AnyRecord) -> None:
+        """Keeps nothing."""
+
+
+class FileJournal:
+    """A journal in a file. What cannot be written, on a full disk, is tried again with the next."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.records, sound_bytes = _read(path)
+        size = path.stat().st_size if path.exists() else 0
+        self.cut_bytes = size - sound_bytes
+        """How much of the file's end nobody could read; it is cut off."""
+        if self.records and isinstance(self.records[-1], Ended):
+            self.records, sound_bytes = [], 0
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._descriptor, sound_bytes)
+        self._length = sound_bytes
+        self._unwritten = b""
+
+    def append(self, record: AnyRecord) -> None:
+        """Keeps a record, for good when this returns; unless the disk is full."""
+        self._unwritten += msgspec.json.encode(record) + b"\n"
+        try:
+            written = os.pwrite(self._descriptor, self._unwritten, self._length)
+            os.fsync(self._descriptor)
+        except OSError:
+            return  # training must not end because of this: the next record tries again
+        self._length += written
+        self._unwritten = self._unwritten[written:]
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._descriptor)
+
+
+def open_journal(run_dir: Path, events: EventSink) -> FileJournal:
+    """The journal of a run; a part of it that cannot be read is said to be missing."""
+    journal = FileJournal(run_dir / JOURNAL_NAME)
+    if journal.cut_bytes:
+        events.write(
+            Decision(
+                t=time.time(),
+                what="cut_journal",
+                reason=(
+                    f"the last {journal.cut_bytes} bytes of {run_dir / JOURNAL_NAME} cannot be read "
+                    f"and are cut off: the coordinator goes on from the {len(journal.records)} "
+                    "records before them"
+                ),
+                numbers={
+                    "cut_bytes": float(journal.cut_bytes),
+                    "records": float(len(journal.records)),
+                },
+            )
+        )
+    return journal
+
+
+def _read(path: Path) -> tuple[list[AnyRecord], int]:
+    """The records up to the first that cannot be read, and how many bytes they take."""
+    records: list[AnyRecord] = []
+    sound_bytes = 0
+    if not path.exists():
+        return records, 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            records.append(msgspec.json.decode(line, type=AnyRecord))
+        except msgspec.DecodeError:
+            break
+        sound_bytes += len(line)
+    return records, sound_bytes

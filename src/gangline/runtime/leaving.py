@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leaving politely: on SIGTERM (a preemption notice), on Ctrl-C, or because an operator asked for it.
+
+The signal handler only sets a flag: the main thread may be in the middle of a backward pass. Between
+two steps the worker tells the coordinator, goes on training until a view without it holds, and leaves
+there. A second signal does what it would have done without us.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+from gangline.collectives import OutsiderGroup
+from gangline.runtime.messages import Leaving
+from gangline.spec.event import Decision
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from gangline.runtime.session import Session
+    from gangline.spec.view import View
+
+_DEFAULTS = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+"""A script that handles one of these itself keeps its own handler."""
+
+
+class LeaveSignals:
+    """Notes that the process was asked to end. Only the main thread can listen."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._pid = os.getpid()
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number, default in _DEFAULTS.items():
+                if signal.getsignal(number) is default:
+                    self._before[number] = signal.signal(number, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        is_first = self.received is None and os.getpid() == self._pid
+        if is_first:
+            self.received = number
+            return
+        # Asked twice, or a process that was forked from the worker: no politeness is expected.
+        signal.signal(number, self._before[number])
+        os.kill(os.getpid(), number)
+
+    def close(self) -> None:
+        """Puts the handlers back that were there before."""
+        for number, handler in self._before.items():
+            if signal.getsignal(number) == self._receive:
+                signal.signal(number, handler)
+        self._before = {}
+
+
+class Departure:
+    """This worker's way out of the job."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._is_told = False
+        client = session.client
+        self._signals = LeaveSignals() if client is not None and client.is_elastic else None
+        self.has_left = False
+
+    def is_due(self, view: View) -> bool:
+        """Between two steps, the next of which is cut by `view`: whether this worker goes now."""
+        client = self._session.client
+        if client is None or self._signals is None:
+            return False
+        if self._signals.received is not None and not self._is_told:
+            self._is_told = True
+            client.send(Leaving())
+        if client.dismissed is None:
+            return False
+        return self._session.place.worker not in view.members or self._session.group.size == 1
+
+    def leave(self, *, step: int, t: float) -> None:
+        """Goes. Who was the last stays what it was; anybody else is no member of anything now."""
+        self.has_left = True
+        size = self._session.group.size
+        if size > 1:
+            self._session.communicator.renew(OutsiderGroup(rank=size))
+        number = None if self._signals is None else self._signals.received
+        why = "asked to" if number is None else f"got {signal.Signals(number).name}"
+        self._session.record(
+            Decision(
+                t=t,
+                what="leave",
+                reason=f"worker {self._session.place.worker} left before step {step}: {why}",
+                numbers={"worker": float(self._session.place.worker), "step": float(step)},
+            )
+        )
+
+    def close(self) -> None:
+        """Listens to signals no longer."""
+        if self._signals is not None:
+            self._signals.close()

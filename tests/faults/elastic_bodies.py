@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training loops that faults are thrown at. Each runs as a worker of a job, or alone in plain torch.
+
+What a loop returns describes the whole state at its end: it must not depend on who died on the way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import gangline
+from gangline.eventlog import read_run
+from gangline.spec.event import Decision, FaultFired
+from gangline.spec.launch import Launch
+
+FEATURES, CLASSES = 6, 3
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is trained."""
+
+    loop: str = "plain"
+    samples: int = 46
+    batch: int = 8
+    epochs: int = 2
+    accumulate: int = 1
+    num_workers: int = 0
+    shares: tuple[float, ...] | None = None
+    allocation: str = "equal"
+    shuffle: bool = False
+    validate: bool = False
+    wide: int = 8
+    slow_worker: int | None = None
+    """A worker that needs longer for each sample than the others."""
+    wait: dict[int, str] = field(default_factory=dict)
+    """Before the batch of a step, wait until the event log says something."""
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * -(-self.samples // self.batch)
+
+
+class Parts:
+    """The objects of a loop, prepared unless it runs alone."""
+
+    def __init__(self, setup: Setup, *, is_alone: bool) -> None:
+        torch.manual_seed(5)
+        torch.set_num_threads(1)
+        torch.set_default_dtype(torch.float64)
+        self.setup = setup
+        self.is_alone = is_alone
+        self.means: list[float] = []
+        if not is_alone:
+            gangline.init(timeout_s=40)
+
+    def loader(self) -> DataLoader[Any]:
+        generator = torch.Generator().manual_seed(7)
+        x = torch.randn(self.setup.samples, FEATURES, generator=generator)
+        y = torch.randint(0, CLASSES, (self.setup.samples,), generator=generator)
+        return DataLoader(
+            TensorDataset(x, y, torch.arange(self.setup.samples)),
+            batch_size=self.setup.batch,
+            num_workers=self.setup.num_workers,
+            shuffle=self.setup.shuffle,
+        )
+
+    def prepare(self, *objects: Any, stateful: tuple[Any, ...] = ()) -> Any:
+        if self.is_alone:
+            return objects
+        return gangline.prepare(
+            *objects,
+            global_batch=self.setup.batch,
+            accumulate=self.setup.accumulate,
+            shares=self.setup.shares,
+            allocation=self.setup.allocation,
+            stateful=stateful,
+        )
+
+    def epochs(self) -> Any:
+        return range(self.setup.epochs) if self.is_alone else gangline.epochs(self.setup.epochs)
+
+    def batches(self, loader: Any, epoch: int) -> Any:
+        """The epoch's batches; waits where the setup says so, for an event of the run."""
+        for x, y, index in loader:
+            if not self.is_alone:
+                step = gangline.runtime.api._job.training.handout.step
+                if step in self.setup.wait:
+                    wait_for(self.setup.wait[step])
+                if gangline.runtime.api._job.session.place.worker == self.setup.slow_worker:
+                    time.sleep(0.002 * len(x))
+            yield x, y, index
+
+    def is_update(self) -> bool:
+        return self.is_alone or gangline.is_update()
+
+    def validate(self, model: nn.Module) -> None:
+        """The mean loss over an evaluation set, as people write it."""
+        if not self.setup.validate:
+            return
+        loader = self.loader()
+        total, count = 0.0, 0
+        with torch.no_grad():
+            for x, y, _ in loader if self.is_alone else gangline.evaluate(loader):
+                total += float(F.cross_entropy(model(x), y, reduction="sum"))
+                count += len(y)
+        value = total / max(count, 1)
+        self.means.append(value if self.is_alone else gangline.mean(value, weight=count))
+
+
+def wait_for(what: str) -> None:
+    """Waits until the run's log has it: `joined N` (by decision) or a fault that fired."""
+    launch = Launch.from_environment(os.environ)
+    assert launch is not None
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        for event in read_run(Path(launch.run_dir), notes=[]):
+            if isinstance(event, Decision) and what in event.reason:
+                return
+            if isinstance(event, FaultFired) and what == f"{event.fault} {event.worker}":
+                return
+        time.sleep(0.02)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def mlp(width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, CLASSES))
+
+
+class RunningMean(nn.Module):
+    """A statistic that is linear in the samples: its average by share is that of the whole batch.
+
+    The forward pass uses what the steps before have left, so that it does not depend on the share.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(FEATURES))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.mean
+        if self.training:
+            self.mean = 0.9 * before + 0.1 * x.detach().mean(0)
+            self.count += 1
+        return x - before
+
+
+def plain(parts: Parts) -> dict[str, Any]:
+    model = mlp(parts.setup.wide)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for epoch in parts.epochs():
+        for x, y, _ in parts.batches(loader, epoch):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        parts.validate(model)
+    return describe([model], [optimizer])
+
+
+def stateful(parts: Parts) -> dict[str, Any]:
+    """AdamW, clipping, a scheduler per step, a GradScaler, and statistics in buffers."""
+    # Each part of an accumulation window moves a statistic, so it is not that of the whole batch.
+    statistics = RunningMean() if parts.setup.accumulate == 1 else nn.Identity()
+    model = nn.Sequential(statistics, *mlp(8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=80)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3)
+    model, optimizer, loader = parts.prepare(
+        model, optimizer, parts.loader(), stateful=(schedule, scaler)
+    )
+    for epoch in parts.epochs():
+        for x, y, _ in parts.batches(loader, epoch):
+            scaler.scale(F.cross_entropy(model(x), y)).backward()
+            if parts.is_update():
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+                scaler.step(optimizer)
+                scaler.update()
+                schedule.step()
+                optimizer.zero_grad()
+        parts.validate(model)
+    return {
+        **describe([model], [optimizer]),
+        "scale": torch.tensor(scaler.get_scale()),
+        "schedule": torch.tensor(schedule.last_epoch),
+    }
+
+
+def normalised(parts: Parts) -> dict[str, Any]:
+    """BatchNorm: each worker normalises by its own samples, but the statistics stay equal."""
+    model = nn.Sequential(
+        nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for epoch in parts.epochs():
+        for x, y, _ in parts.batches(loader, epoch):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
+def gan(parts: Parts) -> dict[str, Any]:
+    generator, discriminator = nn.Linear(2, FEATURES), mlp(8)
+    opt_g = torch.optim.Adam(generator.parameters(), lr=0.02)
+    opt_d = torch.optim.Adam(discriminator.parameters(), lr=0.02)
+    *_, loader = parts.prepare(generator, discriminator, opt_g, opt_d, parts.loader())
+    for epoch in parts.epochs():
+        for x, _, _ in parts.batches(loader, epoch):
+            opt_d.zero_grad()
+            fake = generator(x[:, :2])
+            real = discriminator(x)[:, 0]
+            (F.softplus(-real) + F.softplus(discriminator(fake.detach())[:, 0])).mean().backward()
+            opt_d.step()
+            opt_g.zero_grad()
+            F.softplus(-discriminator(fake)[:, 0]).mean().backward()
+            opt_g.step()
+    return describe([generator, discriminator], [opt_g, opt_d])
+
+
+def describe(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> dict[str, Any]:
+    """Parameters, buffers and optimizer state, by name."""
+    state: dict[str, Any] = {}
+    for number, model in enumerate(models):
+        state |= {f"{number}.{name}": value for name, value in model.state_dict().items()}
+    for number, optimizer in enumerate(optimizers):
+        for index, values in optimizer.state_dict()["state"].items():
+            state |= {f"opt{number}.{index}.{k}": v for k, v in values.items() if v is not None}
+        state[f"opt{number}.lr"] = torch.tensor(optimizer.param_groups[0]["lr"])
+    return {name: torch.as_tensor(value).detach().clone() for name, value in state.items()}
+
+
+def run_body(setup: Setup, *, is_alone: bool) -> dict[str, Any]:
+    """Runs the setup's loop; what it ended with."""
+    before = torch.get_default_dtype()
+    parts = Parts(setup, is_alone=is_alone)
+    try:
+        state = globals()[setup.loop](parts)
+    finally:
+        torch.set_default_dtype(before)
+    return {"state": state, "means": parts.means}

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job of real processes that workers join and leave, and whose coordinator can be killed."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from elastic_jobs import DEADLINE_S, Outcome, _context, _key, _work, faultless
+
+from gangline.engines.coordination import write_token
+from gangline.engines.job import Job
+from gangline.eventlog import EventWriter, log_path, read_run
+from gangline.observe.ledger import read_ledger
+from gangline.runtime.coordinator import CoordinatorServer, Hub
+from gangline.runtime.coordinator.journal import open_journal
+from gangline.spec.announcement import Announcement, read_announcement
+from gangline.spec.event import Decision, StepDone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from elastic_bodies import Setup
+
+TOLERANCE = 1e-9
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Waits for something to be true; its value."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"waited in vain for {what}")
+
+
+def coordinate(folder: str, run: str, token: str, workers: int) -> None:
+    """A coordinator process: what `gangline up` does, without the seconds that python needs."""
+    from pathlib import Path
+
+    run_dir = Path(folder)
+    source = "coordinator"
+    with EventWriter(log_path(run_dir, source), run=run, source=source) as events:
+        hub = Hub(
+            run=run,
+            expected_workers=workers,
+            events=events,
+            reserved=workers,
+            journal=open_journal(run_dir, events),
+        )
+        server = CoordinatorServer(hub, token=token)
+        server.run(lambda url: Announcement(run=run, url=url, pid=os.getpid()).write(run_dir))
+
+
+class LiveJob:
+    """The processes of a job; as a context manager it leaves none behind."""
+
+    def __init__(self, folder: Path, setup: Setup, *, workers: int = 2) -> None:
+        self.folder = folder
+        self.setup = setup
+        self.job = Job(
+            run="live", run_dir=folder, script=folder / "none.py", speeds=(1.0,) * workers
+        )
+        self.token = write_token(self.job.token_file)
+        self.coordinator: Any = None
+        self.processes: list[Any] = []
+        """In the order in which they were started."""
+
+    def __enter__(self) -> LiveJob:
+        self.start_coordinator()
+        for launch in self.job.launches():
+            self._start(launch, self.setup)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for process in [*self.processes, self.coordinator]:
+            if process.is_alive():
+                process.kill()
+            process.join()
+            process.close()
+
+    def start_coordinator(self) -> None:
+        self.coordinator = _context.Process(
+            target=coordinate, args=(str(self.folder), "live", self.token, len(self.job.speeds))
+        )
+        self.coordinator.start()
+
+    def kill_coordinator(self) -> None:
+        self.coordinator.kill()
+        self.coordinator.join()
+        self.coordinator.close()
+
+    def restart_coordinator(self) -> None:
+        old = read_announcement(self.folder).pid
+        self.start_coordinator()
+        until(lambda: read_announcement(self.folder).pid != old, "the new coordinator")
+
+    def join(self, setup: Setup | None = None) -> Any:
+        """One more worker, as `gangline join` starts it but for its folder."""
+        until(lambda: Announcement.path_in(self.folder).exists(), "the coordinator")
+        (launch, *_) = self.job.launches()
+        url = read_announcement(self.folder).url
+        joining = msgspec.structs.replace(launch, worker=-1, workers=0, coordinator=url)
+        return self._start(joining, setup or self.setup)
+
+    def _start(self, launch: Any, setup: Setup) -> Any:
+        place = len(self.processes)
+        arguments = (launch.to_environment(), setup, str(self.folder), place)
+        process = _context.Process(target=_work, args=arguments, name=f"process {place}")
+        process.start()
+        self.processes.append(process)
+        return process
+
+    # --- what is seen from outside -------------------------------------------------------------
+
+    def events(self) -> list[Any]:
+        has_logs = any((self.folder / "events").glob("*.jsonl"))
+        return list(read_run(self.folder, notes=[])) if has_logs else []
+
+    def await_step(self, step: int) -> None:
+        """Waits until a worker has reported a step."""
+
+        def has_come() -> bool:
+            return any(isinstance(e, StepDone) and e.step >= step for e in self.events())
+
+        until(has_come, f"step {step}")
+
+    def await_decision(self, text: str) -> Decision:
+        """Waits until somebody decided something for this reason."""
+
+        def find() -> Decision | None:
+            decisions = [e for e in self.events() if isinstance(e, Decision)]
+            return next((one for one in decisions if text in one.reason), None)
+
+        found: Decision = until(find, f"a decision with {text!r}")
+        return found
+
+    def finish(self) -> Outcome:
+        """Waits for all workers to end."""
+        deadline = time.monotonic() + DEADLINE_S
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        numbers = range(len(self.processes))
+        events = self.events()
+        results = [self.folder / f"{number}.pt" for number in numbers]
+        outputs = [self.folder / f"{number}.out" for number in numbers]
+        return Outcome(
+            exit_codes=[process.exitcode for process in self.processes],
+            results={n: torch.load(path) for n, path in enumerate(results) if path.exists()},
+            outputs={n: path.read_text() for n, path in enumerate(outputs) if path.exists()},
+            events=events,
+            ledger=read_ledger(events),
+        )
+
+
+def assert_nothing_lost(outcome: Outcome, setup: Setup, *, finishers: list[int]) -> None:
+    """Every sample once, the finishers bit-equal, and the result that of one process alone."""
+    outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
+    assert len(outcome.ledger.windows) == setup.steps
+    expected = faultless(_key(setup))["state"]
+    first = outcome.results[finishers[0]]["state"]
+    for process in finishers:
+        for name, value in outcome.results[process]["state"].items():
+            assert torch.equal(value, first[name]), f"process {process} differs in {name}"
+    for name, value in expected.items():
+        torch.testing.assert_close(first[name], value, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def report(outcome: Outcome) -> str:
+    parts = [f"exit codes {outcome.exit_codes}"]
+    parts += [f"--- process {number} ---\n{text}" for number, text in outcome.outputs.items()]
+    parts += [repr(event) for event in outcome.events[-12:]]
+    return "\n".join(parts)

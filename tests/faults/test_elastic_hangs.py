@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker is stopped, slow, or cut from the coordinator, and comes back to a job that went on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from elastic_bodies import Setup
+from elastic_jobs import hang, judge, kill, regroups, run_with
+
+from gangline.spec.event import Decision, StepDone
+from gangline.spec.faults import Fault
+
+HANG_S = 3.5
+"""Longer than the coordinator's patience."""
+BACK = "worker 1 joined"
+
+
+@pytest.mark.parametrize("place", ["forward", "exchange", "between", "end"])
+def test_a_worker_comes_back_when_it_wakes(tmp_path: Path, place: str) -> None:
+    setup = Setup(epochs=3, wait={10: BACK})
+    faults = [hang(1, 3, place, HANG_S)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    reasons = [event.reason for event in outcome.of_kind(Decision)]
+    assert any("worker 1 silent for more than" in reason for reason in reasons)
+    without = [event for event in regroups(outcome) if event.members == [0, 2]]
+    again = [event for event in regroups(outcome) if 1 in event.members]
+    assert {event.worker for event in without} == {0, 2}, "the others went on without it"
+    assert {event.worker for event in again} == {0, 1, 2}, "it was taken in again"
+    assert 17 in outcome.steps_of(1), "it takes part in the last step"
+
+
+def test_nobody_is_put_out_when_a_worker_stops_for_a_moment(tmp_path: Path) -> None:
+    setup, faults = Setup(), [hang(0, 3, "exchange", 0.3)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    assert regroups(outcome) == []
+
+
+def test_the_others_go_on_when_a_worker_is_killed_on_coming_back(tmp_path: Path) -> None:
+    setup = Setup(wait={8: BACK})
+    faults = [hang(1, 3, "forward", HANG_S), kill(1, 3, "regroup")]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    assert set(outcome.results) == {0, 2}
+
+
+def test_nobody_is_put_out_when_a_worker_loses_the_coordinator(tmp_path: Path) -> None:
+    """The exchange goes on, and training does not wait for the coordinator."""
+    setup = Setup(wait={5: "cut 1"})
+    faults = [Fault(worker=1, kind="cut", step=2, for_s=0.4)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    assert regroups(outcome) == []
+
+
+def test_the_others_go_on_when_one_is_killed_and_another_has_lost_the_coordinator(
+    tmp_path: Path,
+) -> None:
+    setup = Setup(wait={4: "cut 1"})
+    faults = [Fault(worker=1, kind="cut", step=2, for_s=1.0), kill(2, 5, "exchange")]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+
+
+def test_a_slow_worker_takes_its_time_and_no_more(tmp_path: Path) -> None:
+    setup, faults = Setup(), [Fault(worker=1, kind="slow", step=4, to=0.02, for_steps=3)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    times = {e.step: e.compute_s for e in outcome.of_kind(StepDone) if e.worker == 1}
+    usual_s = sorted(times.values())[len(times) // 2]
+    assert sum(times[step] for step in (4, 5, 6)) > 10 * usual_s

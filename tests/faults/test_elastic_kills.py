@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker is killed, anywhere: the others go on as if it had never been there, and lose nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from elastic_bodies import Setup
+from elastic_jobs import judge, kill, regroups, run_with
+
+from gangline.spec.event import EpochDone, FaultFired, ViewAdopted
+
+RECOVERY_S = 10.0
+"""A recovery takes hundredths of a second; here up to a dozen processes share two cores."""
+
+
+@pytest.mark.parametrize("place", ["data", "forward", "backward", "exchange", "update", "between"])
+def test_the_others_go_on_when_a_worker_is_killed_in_a_step(tmp_path: Path, place: str) -> None:
+    setup, faults = Setup(), [kill(1, 3, place)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    assert {event.worker for event in regroups(outcome)} == {0, 2}
+    assert all(event.took_s < RECOVERY_S for event in regroups(outcome))
+
+
+@pytest.mark.parametrize("place", ["forward", "exchange", "between"])
+def test_the_others_go_on_when_rank_0_is_killed(tmp_path: Path, place: str) -> None:
+    setup, faults = Setup(), [kill(0, 4, place)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+def test_the_others_go_on_when_a_worker_is_killed_in_its_first_step(tmp_path: Path) -> None:
+    setup, faults = Setup(), [kill(2, 0, "forward")]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+def test_the_others_go_on_when_a_worker_is_killed_in_validation(tmp_path: Path) -> None:
+    setup, faults = Setup(validate=True), [kill(1, 6, "call")]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    means = [result["means"] for result in outcome.results.values()]
+    assert means[0] == means[1], "the survivors have the same results"
+    assert len(means[0]) == setup.epochs
+
+
+@pytest.mark.parametrize(("victim", "step"), [(1, 3), (0, 7)], ids=["an epoch", "the job"])
+def test_the_others_go_on_when_a_worker_is_killed_at_the_end_of(
+    tmp_path: Path, victim: int, step: int
+) -> None:
+    setup, faults = Setup(), [kill(victim, step, "end")]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    (fired,) = outcome.of_kind(FaultFired)
+    assert fired.step == (6 if step < 6 else 12)
+    ended = {(event.worker, event.epoch) for event in outcome.of_kind(EpochDone)}
+    assert {(w, e) for w in outcome.results for e in (0, 1)} <= ended
+
+
+def test_the_last_step_is_done_again_when_a_worker_is_killed_in_it(tmp_path: Path) -> None:
+    setup, faults = Setup(), [kill(0, 11, "exchange")]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+def test_the_rest_goes_on_when_two_are_killed_at_the_same_instant(tmp_path: Path) -> None:
+    setup = Setup()
+    faults = [kill(0, 4, "exchange"), kill(2, 4, "exchange")]
+    outcome = run_with(tmp_path, setup, faults, workers=4)
+    judge(outcome, setup, faults)
+    assert set(outcome.results) == {1, 3}
+
+
+def test_one_goes_on_alone_when_all_others_are_killed(tmp_path: Path) -> None:
+    setup = Setup()
+    faults = [kill(0, 4, "exchange"), kill(2, 4, "forward"), kill(3, 4, "backward")]
+    outcome = run_with(tmp_path, setup, faults, workers=4)
+    judge(outcome, setup, faults)
+    assert set(outcome.results) == {1}
+
+
+def test_the_rest_goes_on_when_one_is_killed_while_the_group_is_made_anew(tmp_path: Path) -> None:
+    setup = Setup()
+    faults = [kill(1, 3, "exchange"), kill(2, 3, "regroup")]
+    outcome = run_with(tmp_path, setup, faults, workers=4)
+    judge(outcome, setup, faults)
+    assert all(event.took_s < RECOVERY_S for event in regroups(outcome))
+
+
+@pytest.mark.parametrize("place", ["forward", "exchange"])
+def test_the_others_go_on_when_shares_are_being_cut_anew(tmp_path: Path, place: str) -> None:
+    """The balanced allocation has just published a view; a kill falls into its first steps."""
+    setup = Setup(allocation="balanced", samples=120, batch=12, epochs=2, slow_worker=2)
+    faults = [kill(1, 8, place)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    adopted = {tuple(event.shares) for event in outcome.of_kind(ViewAdopted)}
+    assert len(adopted) >= 3, "the shares were cut anew before, or after, the kill"
+
+
+@pytest.mark.parametrize("place", ["exchange", "data"])
+def test_the_others_go_on_when_batches_were_loaded_ahead(tmp_path: Path, place: str) -> None:
+    setup, faults = Setup(num_workers=2), [kill(1, 4, place)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    assert all(event.took_s < 4 for event in regroups(outcome)), (
+        "its loader's processes hid its end"
+    )
+
+
+@pytest.mark.parametrize("place", ["forward", "exchange"])
+def test_the_window_is_accumulated_anew_when_a_worker_is_killed_in_it(
+    tmp_path: Path, place: str
+) -> None:
+    setup, faults = Setup(loop="stateful", accumulate=2), [kill(1, 4, place)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+@pytest.mark.parametrize("place", ["forward", "backward", "exchange", "update"])
+def test_scalers_schedulers_and_buffers_know_nothing_of_a_kill(tmp_path: Path, place: str) -> None:
+    setup, faults = Setup(loop="stateful"), [kill(0, 5, place)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+def test_batch_statistics_stay_equal_when_a_worker_is_killed(tmp_path: Path) -> None:
+    setup, faults = Setup(loop="normalised"), [kill(0, 4, "exchange")]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults, is_exact=False)
+    for result in outcome.results.values():
+        assert result["state"]["0.1.num_batches_tracked"] == setup.steps, "failed attempts count"
+
+
+@pytest.mark.parametrize("place", ["update", "backward", "exchange"])
+def test_a_gan_goes_on_when_a_worker_is_killed_between_its_exchanges(
+    tmp_path: Path, place: str
+) -> None:
+    setup, faults = Setup(loop="gan"), [kill(1, 4, place)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+def test_the_others_go_on_when_a_worker_of_a_tcp_ring_is_killed(tmp_path: Path) -> None:
+    setup, faults = Setup(), [kill(1, 3, "exchange")]
+    judge(run_with(tmp_path, setup, faults, transport="wire-tcp"), setup, faults)
