@@ -142,8 +142,14 @@ class PacedTeam:
         return SoloTimes(wall_s=wall_s, cpu_s=cpu_s)
 
     def set_speed(self, rank: int, speed: float) -> None:
-        """Paces one worker to another speed from its next step on, until it leaves its job."""
-        self.team.ask({"do": "speed", "rank": rank, "speed": speed}, timeout_s=TIMEOUT_S)
+        """Paces one worker to another speed from its next step on."""
+        self.team.ask({"do": "speed", "rank": rank, "speed": speed}, timeout_s=START_TIMEOUT_S)
+
+    def set_speeds(self, speeds: Sequence[float]) -> None:
+        """Makes another cluster of the same processes."""
+        for rank, speed in enumerate(speeds):
+            self.set_speed(rank, speed)
+        self.speeds = tuple(speeds)
 
     @contextlib.contextmanager
     def job(self, options: JobOptions) -> Iterator[RunningJob]:

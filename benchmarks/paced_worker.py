@@ -48,7 +48,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     speed: float
-    """What it is paced to, as a fraction of its own speed."""
+    """What it is paced to at first, as a fraction of its own speed."""
 
     def environment(self) -> dict[str, str]:
         """What the worker process must find in its environment."""
@@ -243,7 +243,6 @@ class Worker:
 
     def _leave(self) -> None:
         self._steps = iter(())
-        self._speed = self._part.speed
         if self._pacer is not None:
             self._pacer.remove()
             self._pacer = None

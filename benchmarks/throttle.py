@@ -5,9 +5,12 @@
 
 Once with real, paced workers, and many times in the simulator. A cut is good when a step of the
 workers as they are now takes at most 10 % longer with it than with the best one; by the model
-a + b·n, so that noise does not blur it. What cannot be avoided is the detection window: a change is
-one when so many observations in a row say so (`control.speeds.WINDOW`), and the shares that follow
-from it hold from a step that all workers agree on. Under plain noise, no cut should change.
+a + b·n, so that noise does not blur it. For real workers a and b are measured alone, and both are
+then multiplied with how much longer the worker took in the second half of the phase.
+
+What cannot be avoided is the detection window: a change is one when so many observations in a row
+say so (`control.speeds.WINDOW`), and the shares that follow from it hold from a step that all
+workers agree on. Under plain noise, no cut should change.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from gangline.control import ControlOptions
 from gangline.control.speeds import WINDOW
 from gangline.simulation import Scenario, simulate
 from gangline.simulation.scenario import SimulatedNode, Throttle
+from gangline.spec.event import Decision, StepDone
 from harness import machine_facts
 from paced_teams import (
     Costs,
@@ -39,6 +43,7 @@ from paced_teams import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gangline.spec.event import AnyEvent
     from paced_teams import RunningJob, Taken
 
 MODEL = "lenet5"
@@ -47,12 +52,12 @@ FACTOR = 3.0
 GOOD = 1.10
 SOLO_STEPS = 3
 CHUNK = 20
-SETTLING_STEPS = 80
+SETTLING_STEPS = 60
 SIMULATED_STEPS = 400
 """Of each simulated run with a throttle: it comes after 150 steps and goes after 280."""
 THROTTLED = (150, 280)
 NOISE_STEPS = 1000
-NOISE_SEEDS = 20
+NOISE_SEEDS = 10
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +70,10 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that were cut badly, from the change on; None: it never became good."""
     beyond_window: int | None
     """The same without the detection window."""
+    alone_s: float
+    """T* of the workers as they were measured alone."""
     optimum_s: float
-    """T* of the workers as they are now."""
+    """T* of the workers as they are in this phase."""
     first_step_s: float
     """The median of the first three steps."""
     last_step_s: float
@@ -121,15 +128,19 @@ def real_run(options: argparse.Namespace) -> RealRun:
             team.set_speed(worker, speeds[worker])
             recovered = take(job, options.steps)
             job.leave()
-            decisions = [e.reason for e in job.events() if type(e).__name__ == "Decision"]
+            events = job.events()
+
+    def judge(name: str, taken: list[Taken], alone: Costs) -> Phase:
+        return phase(name, taken, alone=alone, events=events)
+
     return RealRun(
         costs=costs,
         throttled_costs=slowed,
-        cold_start=phase("cold start", cold, costs, batch),
-        noise=phase("plain noise", noise, costs, batch),
-        throttled=phase("throttled to a third", throttled, slowed, batch),
-        recovered=phase("recovered", recovered, costs, batch),
-        decisions=decisions,
+        cold_start=judge("cold start", cold, costs),
+        noise=judge("plain noise", noise, costs),
+        throttled=judge("throttled to a third", throttled, slowed),
+        recovered=judge("recovered", recovered, costs),
+        decisions=[event.reason for event in events if isinstance(event, Decision)],
     )
 
 
@@ -148,22 +159,40 @@ def take(job: RunningJob, steps: int) -> list[Taken]:
     return [job.take(min(CHUNK, steps - done)) for done in range(0, steps, CHUNK)]
 
 
-def phase(name: str, taken: Sequence[Taken], costs: Costs, global_batch: int) -> Phase:
-    """What came of a change after which the workers cost this much."""
+def phase(name: str, taken: Sequence[Taken], *, alone: Costs, events: Sequence[AnyEvent]) -> Phase:
+    """What came of a change after which the workers cost this much alone."""
     shares = [row for part in taken for row in part.shares]
     walls_s = [wall for part in taken for wall in part.walls_s]
-    optimum_s = costs.optimum_s(global_batch)
+    first, half, batch = taken[0].first, len(shares) // 2, sum(shares[0])
+    costs = as_they_are(alone, events, range(first + half, first + len(shares)))
+    optimum_s = costs.optimum_s(batch)
     bad = bad_steps([costs.step_s(row) / optimum_s for row in shares])
     return Phase(
         name=name,
         steps=len(shares),
         steps_to_adapt=bad,
         beyond_window=None if bad is None else max(0, bad - WINDOW),
+        alone_s=alone.optimum_s(batch),
         optimum_s=optimum_s,
         first_step_s=float(np.median(walls_s[:3])),
-        last_step_s=float(np.median(walls_s[len(walls_s) // 2 :])),
+        last_step_s=float(np.median(walls_s[half:])),
         recuts=sum(before != after for before, after in pairwise(shares)),
         shares=list(shares[-1]),
+    )
+
+
+def as_they_are(alone: Costs, events: Sequence[AnyEvent], steps: range) -> Costs:
+    """The costs measured alone, times how much longer each worker took in these steps."""
+    ratios: dict[int, list[float]] = {}
+    for event in events:
+        if isinstance(event, StepDone) and event.step in steps and event.samples > 0:
+            cost_s = alone.fixed_s[event.worker] + alone.per_sample_s[event.worker] * event.samples
+            ratios.setdefault(event.worker, []).append(event.compute_s / cost_s)
+    factors = [float(np.median(ratios[worker])) for worker in range(len(alone.fixed_s))]
+    return msgspec.structs.replace(
+        alone,
+        fixed_s=[a * factor for a, factor in zip(alone.fixed_s, factors, strict=True)],
+        per_sample_s=[b * factor for b, factor in zip(alone.per_sample_s, factors, strict=True)],
     )
 
 
@@ -243,6 +272,7 @@ def describe_real(run: RealRun) -> str:
             phase.steps,
             "never" if phase.steps_to_adapt is None else phase.steps_to_adapt,
             "never" if phase.beyond_window is None else phase.beyond_window,
+            f"{phase.alone_s * 1e3:.1f}",
             f"{phase.optimum_s * 1e3:.1f}",
             f"{phase.first_step_s * 1e3:.1f}",
             f"{phase.last_step_s * 1e3:.1f}",
@@ -251,7 +281,8 @@ def describe_real(run: RealRun) -> str:
         ]
         for phase in run.phases
     ]
-    headings = ["phase", "steps", "steps to adapt", "beyond the window", "T* (ms)"]
+    headings = ["phase", "steps", "steps to adapt", "beyond the window", "T* alone (ms)"]
+    headings += ["T* in the run (ms)"]
     headings += ["first steps (ms)", "settled steps (ms)", "re-cuts", "shares"]
     decisions = "\n".join(f"- {reason}" for reason in run.decisions)
     return f"{table(headings, rows)}\n\nWhat was decided:\n\n{decisions}"
@@ -293,11 +324,11 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--scale", type=float, default=0.4 if cores < 8 else 1.0)
-    parser.add_argument("--global-batch", type=int, default=256)
+    parser.add_argument("--global-batch", type=int, default=512)
     parser.add_argument("--worker", type=int, default=0, help="who is throttled")
     parser.add_argument("--steps", type=int, default=60, help="of each phase after a change")
-    parser.add_argument("--noise-steps", type=int, default=300, help="in which nothing happens")
-    parser.add_argument("--seeds", type=int, default=100, help="simulated runs for each noise")
+    parser.add_argument("--noise-steps", type=int, default=200, help="in which nothing happens")
+    parser.add_argument("--seeds", type=int, default=50, help="simulated runs for each noise")
     parser.add_argument("--noises", type=float, nargs="+", default=[0.05, 0.13])
     parser.add_argument("--name", default="throttle", help="of the files in benchmarks/results")
     return parser.parse_args()

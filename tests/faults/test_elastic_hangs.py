@@ -13,10 +13,10 @@ sys.path.append(str(Path(__file__).parent))
 from elastic_bodies import Setup
 from elastic_jobs import hang, judge, kill, regroups, run_with
 
-from gangline.spec.event import Decision, StepDone
+from gangline.spec.event import Decision
 from gangline.spec.faults import Fault
 
-HANG_S = 3.5
+HANG_S = 2.8
 """Longer than the coordinator's patience."""
 BACK = "worker 1 joined"
 
@@ -43,12 +43,26 @@ def test_nobody_is_put_out_when_a_worker_stops_for_a_moment(tmp_path: Path) -> N
     assert regroups(outcome) == []
 
 
-def test_the_others_go_on_when_a_worker_is_killed_on_coming_back(tmp_path: Path) -> None:
-    setup = Setup(wait={8: BACK})
-    faults = [hang(1, 3, "forward", HANG_S), kill(1, 3, "regroup")]
+@pytest.mark.parametrize(
+    ("then", "until"), [(kill(1, 3, "regroup"), "kill 1"), (kill(1, 5, "data"), BACK)]
+)
+def test_the_others_go_on_when_a_worker_is_killed_on_coming_back(
+    tmp_path: Path, then: Fault, until: str
+) -> None:
+    setup = Setup(wait={8: until})
+    faults = [hang(1, 3, "forward", HANG_S), then]
     outcome = run_with(tmp_path, setup, faults)
     judge(outcome, setup, faults)
     assert set(outcome.results) == {0, 2}
+
+
+def test_the_rest_goes_on_when_one_is_killed_while_another_is_taken_in(tmp_path: Path) -> None:
+    """The members switch to the view with the one that is back, and lose another in doing so."""
+    setup = Setup(epochs=3, wait={8: BACK})
+    faults = [hang(1, 3, "forward", HANG_S), kill(0, 7, "regroup")]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    assert set(outcome.results) == {1, 2}
 
 
 def test_nobody_is_put_out_when_a_worker_loses_the_coordinator(tmp_path: Path) -> None:
@@ -63,16 +77,15 @@ def test_nobody_is_put_out_when_a_worker_loses_the_coordinator(tmp_path: Path) -
 def test_the_others_go_on_when_one_is_killed_and_another_has_lost_the_coordinator(
     tmp_path: Path,
 ) -> None:
-    setup = Setup(wait={4: "cut 1"})
+    """Nobody can tell it from a dead one; but it comes back, and takes part again."""
+    setup = Setup(wait={4: "cut 1", 8: BACK})
     faults = [Fault(worker=1, kind="cut", step=2, for_s=1.0), kill(2, 5, "exchange")]
     outcome = run_with(tmp_path, setup, faults)
     judge(outcome, setup, faults)
 
 
-def test_a_slow_worker_takes_its_time_and_no_more(tmp_path: Path) -> None:
+def test_the_others_wait_for_a_worker_that_is_slow(tmp_path: Path) -> None:
     setup, faults = Setup(), [Fault(worker=1, kind="slow", step=4, to=0.02, for_steps=3)]
     outcome = run_with(tmp_path, setup, faults)
     judge(outcome, setup, faults)
-    times = {e.step: e.compute_s for e in outcome.of_kind(StepDone) if e.worker == 1}
-    usual_s = sorted(times.values())[len(times) // 2]
-    assert sum(times[step] for step in (4, 5, 6)) > 10 * usual_s
+    assert regroups(outcome) == []

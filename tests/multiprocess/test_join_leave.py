@@ -38,8 +38,8 @@ def test_a_worker_joins_in_the_middle(tmp_path: Path) -> None:
     assert outcome.steps_of(2) == set(range(joined.step, setup.steps))
 
 
-def test_two_workers_join_together(tmp_path: Path) -> None:
-    setup = Setup(epochs=16, wait={40: "joined", 80: "4 members"})
+def test_two_workers_join(tmp_path: Path) -> None:
+    setup = Setup(epochs=60, wait={40: "worker 2 joined", 300: "worker 3 joined"})
     with LiveJob(tmp_path, setup) as job:
         job.await_step(10)
         job.join()

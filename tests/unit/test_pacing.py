@@ -244,6 +244,20 @@ def test_a_compiled_model_is_paced_by_its_gradients() -> None:
     pacer.remove()
 
 
+def test_another_speed_holds_from_the_next_computing_on() -> None:
+    machine = FakeMachine()
+    pacer = Pacer(0.5, clock=machine.clock, sleep=machine.sleep)
+    for speed in (0.5, 0.25, 1.0):
+        pacer.set_speed(speed)
+        pacer.begin()
+        machine.compute(0.1)
+        pacer.settle()
+    assert machine.sleeps == pytest.approx([0.1, 0.3])
+    assert pacer.report().asked == 1.0
+    with pytest.raises(UsageError, match="not 2"):
+        pacer.set_speed(2)
+
+
 def test_nothing_is_slept_after_the_hooks_are_removed() -> None:
     machine = FakeMachine()
     model = BusyLinear(machine, 0.010)

@@ -28,6 +28,8 @@ from gangline.spec.errors import ExchangeAborted, ExchangeError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gangline.spec.hop import HopStats
+
 _HEADER_RIDES_ALONG_BYTES = 256 * 1024
 """Up to here a float32 tensor is copied together with its header, which saves a second exchange."""
 _EXACT_IN_FLOAT32 = 1 << 24
@@ -89,6 +91,9 @@ class GlooGroup:
     def receive(self, tensor: Tensor, source: int) -> None:
         with self._errors("receive"):
             self._group.recv([tensor], source, 0).wait()
+
+    def hops(self) -> list[HopStats]:
+        return []
 
     def abort(self) -> None:
         self._aborted = True

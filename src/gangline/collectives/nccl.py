@@ -30,6 +30,8 @@ from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gangline.spec.hop import HopStats
+
 _ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _POLL_S = 50e-6
 
@@ -95,6 +97,9 @@ class NcclGroup:
     def receive(self, tensor: Tensor, source: int) -> None:
         with self._errors("receive"):
             self._perform(tensor, lambda own: self._group.recv([_as_bytes(own)], source, 0))
+
+    def hops(self) -> list[HopStats]:
+        return []
 
     def abort(self) -> None:
         with self._lock:  # NCCL deadlocks where two threads end one group

@@ -11,12 +11,15 @@ the group unusable: the caller closes it and makes a new one. Results are bit-eq
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from gangline.spec.hop import HopStats
 
 Header = npt.NDArray[np.int64]
 """A few integers that travel with a tensor and are reduced by maximum, element by element."""
@@ -76,6 +79,10 @@ class Group(Protocol):
 
     def receive(self, tensor: Tensor, source: int) -> None:
         """Fills the tensor with what `source` sends."""
+        ...
+
+    def hops(self) -> list[HopStats]:
+        """What was measured on the way to each peer; empty where the transport does not say."""
         ...
 
     def abort(self) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gangline.collectives.protocol import Header
+    from gangline.spec.hop import HopStats
 
 
 class SoloGroup:
@@ -37,6 +38,9 @@ class SoloGroup:
 
     def receive(self, tensor: Tensor, source: int) -> None:
         raise ValueError("a group of one has nobody to receive from")
+
+    def hops(self) -> list[HopStats]:
+        return []
 
     def abort(self) -> None:
         """Nothing is ever under way."""

@@ -90,7 +90,8 @@ def supervise(
         engine.stop()
         _tell(watcher, engine.results, told)
         watcher.tick()
-        return _conclude(engine.results, request, time.monotonic() - started_s)
+        wall_s = time.monotonic() - started_s
+        return _conclude(engine.results, request, wall_s, keeps_going=keeps_going)
 
 
 @contextlib.contextmanager
@@ -154,11 +155,14 @@ def _tell(watcher: Watcher, results: Sequence[WorkerResult], told: set[int]) -> 
             watcher.worker_ended(result)
 
 
-def _conclude(results: tuple[WorkerResult, ...], request: StopRequest, wall_s: float) -> JobResult:
+def _conclude(
+    results: tuple[WorkerResult, ...], request: StopRequest, wall_s: float, *, keeps_going: bool
+) -> JobResult:
     cause = find_cause(results)
+    is_lost = _should_stop(results, keeps_going=keeps_going) or not _has_survivor(results)
     if request.number is not None:
         status, reason = "interrupted", f"the launcher got {signal.Signals(request.number).name}"
-    elif cause is not None and not _has_survivor(results):
+    elif cause is not None and is_lost:
         status, reason = "failed", f"worker {cause.worker}: {cause.reason}"
     elif cause is not None:
         cause = None

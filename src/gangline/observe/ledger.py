@@ -7,7 +7,9 @@
 A step is committed if a member reported it and no later group went back behind it. When a group is
 lost, one member alone may have finished a step; if it is lost too, the others do that step again.
 `Regrouped` says with which step a group goes on, so reports of that step and later ones, in views
-before the group's first, are void.
+before the group's first, are void. One thing can bring such a report back: a worker that hung may have
+finished the step alone and return before the others did it again. Then they copy its state, and the
+next group goes on behind that step though nobody else reported it.
 """
 
 from __future__ import annotations
@@ -86,13 +88,19 @@ def read_ledger(events: Iterable[Event]) -> Ledger:
                 members[view] = tuple(event.members)
             case ViewAdopted(view=view):
                 members[view] = tuple(event.members)
-    valid = [report for report in reports if not _is_void(report, restarts)]
     by_step: dict[int, list[StepDone]] = {}
-    for report in valid:
+    void: list[StepDone] = []
+    for report in reports:
+        if _voided_by(report, restarts) is None:
+            by_step.setdefault(report.step, []).append(report)
+        else:
+            void.append(report)
+    revived = [one for one in void if one.step not in by_step and _is_taken_over(one, restarts)]
+    for report in revived:
         by_step.setdefault(report.step, []).append(report)
     return Ledger(
         windows=tuple(_window(by_step[step], members) for step in sorted(by_step)),
-        num_void=len(reports) - len(valid),
+        num_void=len(void) - len(revived),
         contradictions=tuple(
             f"step {step} was committed in different ways: {sorted(ways)}"
             for step, group in sorted(by_step.items())
@@ -101,8 +109,19 @@ def read_ledger(events: Iterable[Event]) -> Ledger:
     )
 
 
-def _is_void(report: StepDone, restarts: set[tuple[int, int]]) -> bool:
-    return any(report.view < view and report.step >= step for view, step in restarts)
+def _voided_by(report: StepDone, restarts: set[tuple[int, int]]) -> int | None:
+    """The first view of the group that went back behind this step; None if none did."""
+    return min(
+        (view for view, step in restarts if report.view < view and report.step >= step),
+        default=None,
+    )
+
+
+def _is_taken_over(report: StepDone, restarts: set[tuple[int, int]]) -> bool:
+    """Whether a group after the one that voided the report goes on behind its step after all."""
+    voided = _voided_by(report, restarts)
+    assert voided is not None
+    return any(view > voided and step > report.step for view, step in restarts)
 
 
 def _window(reports: list[StepDone], members: dict[int, tuple[int, ...]]) -> Window:
@@ -124,7 +143,9 @@ def _gaps(epoch: int, windows: list[Window], *, length: int) -> list[str]:
     for window in sorted(windows, key=lambda one: (one.start, one.step)):
         place = f"epoch {epoch}, step {window.step}"
         if window.start > end:
-            found.append(f"{place}: the samples {end} to {window.start - 1} were left out before it")
+            found.append(
+                f"{place}: the samples {end} to {window.start - 1} were left out before it"
+            )
         elif window.start < end:
             last = min(end, window.stop) - 1
             found.append(f"{place}: the samples {window.start} to {last} were used before")

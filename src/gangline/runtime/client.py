@@ -67,8 +67,8 @@ class ControlClient:
     ) -> None:
         self.is_elastic = hello.is_elastic
         """Whether a lost group can be replaced while the job goes on."""
-        self.dismissed: int | None = None
-        """The group from which on this worker takes no part, once it may go."""
+        self.is_dismissed = False
+        """Whether this worker may go."""
         self.newest_recovery = -1
         """The newest group that replaced a broken one."""
         self._break_off = break_off
@@ -137,8 +137,7 @@ class ControlClient:
             view = self._published[self.newest_view].view if self._published else None
             if view is not None and view.group > last and worker in view.members:
                 return (view,)
-            is_out = self.dismissed is not None and self.dismissed > last
-            return (None,) if is_out else None
+            return (None,) if self.is_dismissed else None
 
         return self._wait(find, timeout_s, "a view with this worker in it")[0]
 
@@ -239,8 +238,8 @@ class ControlClient:
             case Refused(reason=reason):
                 self._refuse(reason)
                 return
-            case Dismissed(group=group):
-                self.dismissed = group
+            case Dismissed():
+                self.is_dismissed = True
             case ViewPublished(is_recovery=True, view=view) if view.group > self.newest_recovery:
                 self.newest_recovery = view.group
                 self._break_off(view.group)  # before anybody can enter the new group

@@ -74,7 +74,7 @@ class Departure:
         if self._signals.received is not None and not self._is_told:
             self._is_told = True
             client.send(Leaving())
-        if client.dismissed is None:
+        if not client.is_dismissed:
             return False
         return self._session.place.worker not in view.members or self._session.group.size == 1
 

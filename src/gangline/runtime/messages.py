@@ -136,9 +136,7 @@ class CheckpointAnswered(Message, frozen=True, kw_only=True, tag="checkpoint_ans
 
 
 class Dismissed(Message, frozen=True, kw_only=True, tag="dismissed"):
-    """The worker may go: from this group on it takes no part."""
-
-    group: int
+    """The worker may go, for good: when the newest view without it holds, or its group is lost."""
 
 
 class Pong(Message, frozen=True, kw_only=True, tag="pong"):

@@ -120,7 +120,6 @@ def set_up(
     if not session.is_late:
         seed, start = _become_founder(session, request, layout, introduction, seed)
     view, seed = _first_view(session, request, seed)
-    first_step = 0 if start is None else start.position.step
     if options.checkpoint is not None:
         checkpointer = Checkpointer(
             options.checkpoint,
@@ -128,7 +127,7 @@ def set_up(
             prepared=request.prepared,
             introduction=introduction,
             seed=seed,
-            first_step=first_step,
+            first_step=_first_step(start),
         )
         instruments = instruments._replace(checkpointer=checkpointer)
     training = Training(
@@ -139,6 +138,14 @@ def set_up(
         views=ViewSchedule(view, session.client),
         instruments=instruments,
     )
+    _begin(session, training, view, start)
+    _announce(session, layout)
+    shared = _share(request, training, seed)
+    return training, [shared if item is request.loader else item for item in objects]
+
+
+def _begin(session: Session, training: Training, view: View, start: Start | None) -> None:
+    """Takes the place in the job from which the loop goes on."""
     if start is not None:
         training.resume(start)
     if session.is_late:
@@ -147,10 +154,11 @@ def set_up(
         training.record_view(training.views.latest)
         _tell_start(session, start)
     if session.group.rank > 0:  # equal seeds would give all workers the same dropout masks
-        torch.manual_seed(torch.initial_seed() + session.place.worker + first_step)
-    _announce(session, layout)
-    shared = _share(request, training, seed)
-    return training, [shared if item is request.loader else item for item in objects]
+        torch.manual_seed(torch.initial_seed() + session.place.worker + _first_step(start))
+
+
+def _first_step(start: Start | None) -> int:
+    return 0 if start is None else start.position.step
 
 
 def _check(session: Session, objects: Sequence[Any], options: Options) -> Request:

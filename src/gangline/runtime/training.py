@@ -17,13 +17,13 @@ from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
 from gangline.runtime.leaving import Departure
 from gangline.runtime.membership import Membership
-from gangline.runtime.messages import Measured
 from gangline.runtime.position import Position
 from gangline.runtime.session import Session, now
 from gangline.runtime.snapshot import Snapshot
-from gangline.runtime.stepclock import StepClock, StepTimes
+from gangline.runtime.stepclock import StepClock
+from gangline.runtime.telling import tell_pacing, tell_step, tell_view
 from gangline.spec.errors import ExchangeError, MismatchError, UsageError
-from gangline.spec.event import EpochDone, PacingMeasured, StepDone, ViewAdopted
+from gangline.spec.event import EpochDone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,6 +143,8 @@ class Training:
         was_past, self.is_past = self.is_past, epoch < self.position.epoch
         if was_past and not self.is_past and self.position.start:
             self._snapshot.restore()  # what the loop did at the end of past epochs was done already
+        elif not self.is_past:
+            self._snapshot.take()  # with what the loop did between the epochs
         return not self.is_past
 
     def hand_out(self, handout: Handout, weight: float | Future[float]) -> None:
@@ -195,7 +197,8 @@ class Training:
         )
         if self.position.epoch == epoch:
             self._set(epoch=epoch + 1, start=0)
-        self.report_pacing()
+        if self._pacer is not None:
+            tell_pacing(self.session, self._pacer)
         return True
 
     def total_weight(self, own: float) -> Future[float]:
@@ -293,17 +296,7 @@ class Training:
 
     def record_view(self, adoption: Adoption) -> None:
         """Writes down from which step on a view holds, and why."""
-        view = adoption.view
-        self.session.record(
-            ViewAdopted(
-                t=now(),
-                view=view.number,
-                step=adoption.step,
-                members=list(view.members),
-                shares=list(view.shares),
-                reason=view.reason,
-            )
-        )
+        tell_view(self.session, adoption)
 
     def _rates_checksum(self) -> int:
         groups = [group for opt in self.prepared.optimizers for group in opt.param_groups]
@@ -354,8 +347,7 @@ class Training:
             self._snapshot.take()
             if self._checkpointer is not None:
                 self._checkpointer.offer(self.position, self._snapshot, self._membership)
-            self._tell_coordinator(handout, times)
-            self._record_step(handout, times)
+            tell_step(self.session, handout, times, probe=self._probe)
             self._faults.reach("between", handout.step)
         if self._membership.is_broken and not self.has_left:
             self._recover()
@@ -437,60 +429,6 @@ class Training:
 
     def _set(self, **fields: int) -> None:
         self.position = self.position._replace(**fields)
-
-    # --- telling ---------------------------------------------------------------------------------
-
-    def _record_step(self, handout: Handout, times: StepTimes) -> None:
-        self.session.record(
-            StepDone(
-                t=now(),
-                worker=self.session.place.worker,
-                step=handout.step,
-                epoch=handout.epoch,
-                view=handout.view,
-                samples=handout.share,
-                start=handout.window_stop - handout.total,
-                stop=handout.window_stop,
-                compute_s=times.compute_s,
-                data_s=times.data_s,
-                exchange_s=times.exchange_s,
-                update_s=times.update_s,
-            )
-        )
-
-    def _tell_coordinator(self, handout: Handout, times: StepTimes) -> None:
-        client = self.session.client
-        if client is None:
-            return
-        client.send(
-            Measured(
-                step=handout.step,
-                view=handout.view,
-                samples=handout.share,
-                compute_s=times.compute_s,
-            )
-        )
-        if self._probe is not None:
-            metrics = self._probe.measure(
-                samples=handout.share, compute_s=times.compute_s, latency_s=client.latency_s
-            )
-            if metrics is not None:
-                client.send(metrics)
-
-    def report_pacing(self) -> None:
-        """Says how well the emulation hit the asked speed."""
-        if self._pacer is not None:
-            report = self._pacer.report()
-            self.session.record(
-                PacingMeasured(
-                    t=now(),
-                    worker=self.session.place.worker,
-                    asked=report.asked,
-                    achieved=report.achieved,
-                    cpu_s=report.cpu_s,
-                    slept_s=report.slept_s,
-                )
-            )
 
     def close(self) -> None:
         """Leaves the models and optimizers as if they had never been prepared."""

@@ -147,6 +147,22 @@ class EpochDone(Event, frozen=True, kw_only=True, tag="epoch_done"):
     """The samples of all workers in this epoch."""
 
 
+class LinkMeasured(Event, frozen=True, kw_only=True, tag="link_measured"):
+    """What a worker measured on the way to one of its peers, since its group was made."""
+
+    worker: int
+    peer: int
+    """The rank of the other worker in the present group."""
+    latency_s: float
+    """One way; 0 until something was measured."""
+    bytes_per_s: float
+    """0 until something large enough was moved."""
+    bytes: int
+    """What was sent and received."""
+    corrupt: int
+    """Segments whose checksum was wrong."""
+
+
 class PacingMeasured(Event, frozen=True, kw_only=True, tag="pacing_measured"):
     """How well an emulated worker hit the speed that was asked of it."""
 
@@ -204,6 +220,7 @@ AnyEvent = (
     | StepSummary
     | FaultFired
     | EpochDone
+    | LinkMeasured
     | PacingMeasured
     | Decision
     | EventsLost

@@ -51,6 +51,4 @@ def parse_ports(text: str) -> tuple[int, int]:
     try:
         return int(first), int(last if dash else first)
     except ValueError as error:
-        raise UsageError(
-            f"a range of ports is written as 20000-20100, not {text!r}"
-        ) from error
+        raise UsageError(f"a range of ports is written as 20000-20100, not {text!r}") from error

@@ -11,6 +11,7 @@ import msgspec
 
 from gangline.spec.address import WireAddress as WireAddress
 from gangline.spec.errors import UsageError
+from gangline.spec.hop import HopStats as HopStats
 
 FALLBACK_CACHE_BYTES = 1 << 20
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -53,20 +54,6 @@ class WireOptions(msgspec.Struct, frozen=True, kw_only=True):
     def tls(self) -> bool:
         """Whether the TCP links are encrypted."""
         return self.server_tls is not None
-
-
-class HopStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured on the way to one peer, while it worked."""
-
-    peer: int
-    latency_s: float
-    """One way; 0 until something was measured."""
-    bytes_per_s: float
-    """0 until something large enough was moved."""
-    bytes: int
-    """Payload sent to and received from the peer."""
-    corrupt: int
-    """Segments whose checksum was wrong."""
 
 
 def host_id() -> str:

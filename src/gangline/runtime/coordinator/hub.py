@@ -169,7 +169,7 @@ class Hub:
 
     def _check(self, hello: Hello) -> None:
         check_hello(hello, run=self._run, known=self._workers.get(hello.worker))
-        if self._is_over:
+        if self._is_over and not self._has_trained(hello.worker):
             raise UsageError(_OVER)
         members = () if self._control is None else self._control.members
         if self._founders is not None and hello.worker not in {*self._founders, *members}:
@@ -195,7 +195,7 @@ class Hub:
         if view is not None and (worker in view.members or worker in self._dismissed):
             missed.append(self._published(PublishView(view=view, is_recovery=self._is_recovered)))
         if view is not None and worker in self._dismissed:
-            missed.append(Dismissed(group=view.group))
+            missed.append(Dismissed())
         return [Outgoing(worker, message) for message in missed]
 
     def _published(self, command: PublishView) -> ViewPublished:
@@ -263,14 +263,14 @@ class Hub:
 
     def _change(self) -> list[Outgoing]:
         """Grants the wishes of those that want in or out, when the time is right."""
-        if self._control is None:
+        if self._control is None or self._is_over:
             return []
         change = self._changes.next(self._control.members)
         if change is None or change.last in self._dismissed:
             return []
         if change.last is not None:
             self._dismissed.add(change.last)
-            return [Outgoing(change.last, Dismissed(group=self._group + 1))]
+            return [Outgoing(change.last, Dismissed())]
         if change.leaving:
             return self._decide(WorkersLeft(workers=change.leaving))
         ceilings = tuple(self._ceiling(self._ready[worker]) for worker in change.joining)
@@ -289,7 +289,7 @@ class Hub:
         if view is None:
             return []
         if worker in self._dismissed:
-            return [Outgoing(worker, Dismissed(group=view.group))]
+            return [Outgoing(worker, Dismissed())]
         if worker not in view.members:  # it was put out, and is back
             self._changes.want_in(worker)
             return []
@@ -327,7 +327,7 @@ class Hub:
         if self._control is None or worker in self._control.members:
             return []
         self._dismissed.add(worker)
-        return [Outgoing(worker, Dismissed(group=self._group))]
+        return [Outgoing(worker, Dismissed())]
 
     def _on_goodbye(self, worker: int) -> list[Outgoing]:
         self._workers[worker].state = "gone"
@@ -339,8 +339,15 @@ class Hub:
         if members and not self._is_over:
             self._is_over = True
             self._journal.append(Ended())
-        waiting = (*newcomers, *self._changes.waiting)
-        return [Outgoing(one, Refused(reason=_OVER)) for one in waiting]
+        # Who was put out and is back too late has nothing left to do; others came in vain.
+        self._dismissed |= {one for one in self._workers if self._has_trained(one)}
+        waiting = {*newcomers, *self._changes.waiting}
+        answers = {True: Dismissed(), False: Refused(reason=_OVER)}
+        return [Outgoing(one, answers[self._has_trained(one)]) for one in sorted(waiting)]
+
+    def _has_trained(self, worker: int) -> bool:
+        status = self._workers.get(worker)
+        return status is not None and status.step >= 0
 
     def _look(self) -> list[Outgoing]:
         """Asks the watch whether somebody is lost, and has that decided."""
@@ -417,7 +424,7 @@ class Hub:
             message = self._published(command)
             # Those that leave must hold the view too: the members agree on one that all of them hold.
             told = [Outgoing(worker, message) for worker in (*view.members, *leaving)]
-            return told + [Outgoing(worker, Dismissed(group=view.group)) for worker in leaving]
+            return told + [Outgoing(worker, Dismissed()) for worker in leaving]
         self._events.write(command.decision)
         self._decisions = [*self._decisions, command.decision.reason][-20:]
         return []
