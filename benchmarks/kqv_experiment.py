@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,6 +39,8 @@ POLICIES = ("kqv", "equal", "random", "balanced")
 UNEVEN_SPEEDS = (1.0, 0.75, 0.5, 0.25)
 """Before scaling. No less even, as the slowest needs seconds for an update of ResNet50 already."""
 PER_AVERAGE = 100
+LEAST_UPDATES = 20
+"""With fewer of any policy, nothing is said about their order."""
 FIRST_UPDATES = 1
 """Not counted: memory is allocated, and KQV counts the operations."""
 TURN_S = 2.0
@@ -104,6 +108,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     updates: int
     """So many were taken, of those asked for; the first few are not counted."""
     weight_update_s: float
+    standard_error_s: float
+    """Of that mean."""
     optimizer_s: float
     step_s: float
     samples_per_step: float
@@ -132,6 +138,18 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         """The published policies, the fastest first."""
         published = [name for name in POLICIES if name in self.published_ms]
         return sorted(published, key=lambda name: getattr(self.figures[name], what))
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether there are updates enough, and the published policies differ by more than noise."""
+        if min(figures.updates for figures in self.figures.values()) < LEAST_UPDATES:
+            return False
+        ranked = [self.figures[name] for name in self.order()]
+        return all(
+            slow.weight_update_s - fast.weight_update_s
+            > 2 * math.hypot(slow.standard_error_s, fast.standard_error_s)
+            for fast, slow in pairwise(ranked)
+        )
 
 
 class Entrant:
@@ -175,6 +193,7 @@ class Entrant:
         return Figures(
             updates=len(numbers),
             weight_update_s=mean(update_s),
+            standard_error_s=float(np.std(update_s) / np.sqrt(len(update_s))),
             optimizer_s=mean(e.update_s for n in numbers for e in steps[n]),
             step_s=mean(self.walls_s[FIRST_UPDATES:]),
             samples_per_step=mean(sum(e.samples for e in steps[n]) for n in numbers),
@@ -230,7 +249,7 @@ def describe(case: Case) -> str:
             [
                 name,
                 figures.updates,
-                f"{figures.weight_update_s * 1e3:.1f}",
+                f"{figures.weight_update_s * 1e3:.1f} ± {figures.standard_error_s * 1e3:.1f}",
                 "–" if published is None else f"{published:.3f}",
                 f"{figures.optimizer_s * 1e3:.2f}",
                 f"{figures.step_s * 1e3:.1f}",
@@ -247,7 +266,13 @@ def describe(case: Case) -> str:
 
 def compare_orders(case: Case) -> str:
     """Sentences on what agrees with the publication, and on what the work per step explains."""
+    ratio = case.figures["kqv"].samples_per_step / case.global_batch
+    work = f"KQV computes {ratio:.0%} of the global batch per step"
     own = case.order()
+    if not case.is_decided:
+        return (
+            f"Too few updates, or differences no larger than the noise: no order is seen. {work}."
+        )
     known = {name: ms for name, ms in case.published_ms.items() if ms is not None}
     if len(known) == len(case.published_ms):
         published = sorted(known, key=lambda name: known[name])
@@ -258,8 +283,6 @@ def compare_orders(case: Case) -> str:
         first = (
             f"Fastest of the three is {own[0]}: this {verdict} with the published claim for kqv."
         )
-    ratio = case.figures["kqv"].samples_per_step / case.global_batch
-    work = f"KQV computes {ratio:.0%} of the global batch per step"
     by_work = " < ".join(case.order("per_sample_s"))
     best = min(POLICIES, key=lambda name: case.figures[name].per_sample_s)
     return f"{first} {work}; by step time per sample the order is {by_work}, and {best} is best of all."
@@ -270,10 +293,12 @@ def conclude(cases: Sequence[Case]) -> str:
     sentences = []
     for cluster in dict.fromkeys(case.cluster for case in cases):
         own = [case for case in cases if case.cluster == cluster]
-        by_time = [case.title for case in own if case.order()[0] == "kqv"]
-        by_work = [case.title for case in own if case.order("per_sample_s")[0] == "kqv"]
+        decided = [case for case in own if case.is_decided]
+        by_time = [case.title for case in decided if case.order()[0] == "kqv"]
+        by_work = [case.title for case in decided if case.order("per_sample_s")[0] == "kqv"]
         sentences.append(
-            f"On {cluster} workers KQV has the shortest weight update of the three published policies "
+            f"On {cluster} workers an order is seen for {len(decided)} of {len(own)} models. "
+            "KQV has the shortest weight update of the three published policies "
             f"for {', '.join(by_time) or 'no model'}; with the work per step taken into account it is "
             f"fastest for {', '.join(by_work) or 'no model'}."
         )
@@ -338,8 +363,9 @@ def main() -> None:
             conclude(cases),
             *(describe(case) for case in cases),
             "Weight update: from a worker's last gradient until its weights are updated, waiting "
-            "included; the mean over workers and updates. Even workers: four processes, not paced. "
-            f"Uneven: speeds 1 : 0.75 : 0.5 : 0.25 times {options.scale:g}. The first {FIRST_UPDATES} "
+            "included; the mean over workers and updates, ± its standard error. "
+            "Even workers: four processes, not paced. "
+            f"Uneven: speeds 1 : 0.75 : 0.5 : 0.25 times {options.scale:g}. Of the updates the first "
             "is not counted. Where `updates` is below what was asked for, the time was up.",
             f"Published: {SOURCE}",
             f"Machine: {facts}.",

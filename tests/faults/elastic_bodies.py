@@ -35,11 +35,8 @@ class Setup:
     epochs: int = 2
     accumulate: int = 1
     num_workers: int = 0
-    shares: tuple[float, ...] | None = None
     allocation: str = "equal"
-    shuffle: bool = False
     validate: bool = False
-    wide: int = 8
     slow_worker: int | None = None
     """A worker that needs longer for each sample than the others."""
     wait: dict[int, str] = field(default_factory=dict)
@@ -71,7 +68,6 @@ class Parts:
             TensorDataset(x, y, torch.arange(self.setup.samples)),
             batch_size=self.setup.batch,
             num_workers=self.setup.num_workers,
-            shuffle=self.setup.shuffle,
         )
 
     def prepare(self, *objects: Any, stateful: tuple[Any, ...] = ()) -> Any:
@@ -81,7 +77,6 @@ class Parts:
             *objects,
             global_batch=self.setup.batch,
             accumulate=self.setup.accumulate,
-            shares=self.setup.shares,
             allocation=self.setup.allocation,
             stateful=stateful,
         )
@@ -89,7 +84,7 @@ class Parts:
     def epochs(self) -> Any:
         return range(self.setup.epochs) if self.is_alone else gangline.epochs(self.setup.epochs)
 
-    def batches(self, loader: Any, epoch: int) -> Any:
+    def batches(self, loader: Any) -> Any:
         """The epoch's batches; waits where the setup says so, for an event of the run."""
         for x, y, index in loader:
             if not self.is_alone:
@@ -109,10 +104,12 @@ class Parts:
             return
         loader = self.loader()
         total, count = 0.0, 0
+        model.eval()
         with torch.no_grad():
             for x, y, _ in loader if self.is_alone else gangline.evaluate(loader):
                 total += float(F.cross_entropy(model(x), y, reduction="sum"))
                 count += len(y)
+        model.train()
         value = total / max(count, 1)
         self.means.append(value if self.is_alone else gangline.mean(value, weight=count))
 
@@ -132,8 +129,8 @@ def wait_for(what: str) -> None:
     raise AssertionError(f"waited in vain for {what}")
 
 
-def mlp(width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, CLASSES))
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES))
 
 
 class RunningMean(nn.Module):
@@ -156,11 +153,11 @@ class RunningMean(nn.Module):
 
 
 def plain(parts: Parts) -> dict[str, Any]:
-    model = mlp(parts.setup.wide)
+    model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01)
     model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
-    for epoch in parts.epochs():
-        for x, y, _ in parts.batches(loader, epoch):
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
@@ -172,15 +169,15 @@ def stateful(parts: Parts) -> dict[str, Any]:
     """AdamW, clipping, a scheduler per step, a GradScaler, and statistics in buffers."""
     # Each part of an accumulation window moves a statistic, so it is not that of the whole batch.
     statistics = RunningMean() if parts.setup.accumulate == 1 else nn.Identity()
-    model = nn.Sequential(statistics, *mlp(8))
+    model = nn.Sequential(statistics, *mlp())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=80)
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=3)
     model, optimizer, loader = parts.prepare(
         model, optimizer, parts.loader(), stateful=(schedule, scaler)
     )
-    for epoch in parts.epochs():
-        for x, y, _ in parts.batches(loader, epoch):
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
             scaler.scale(F.cross_entropy(model(x), y)).backward()
             if parts.is_update():
                 scaler.unscale_(optimizer)
@@ -204,8 +201,8 @@ def normalised(parts: Parts) -> dict[str, Any]:
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
-    for epoch in parts.epochs():
-        for x, y, _ in parts.batches(loader, epoch):
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
@@ -213,12 +210,12 @@ def normalised(parts: Parts) -> dict[str, Any]:
 
 
 def gan(parts: Parts) -> dict[str, Any]:
-    generator, discriminator = nn.Linear(2, FEATURES), mlp(8)
+    generator, discriminator = nn.Linear(2, FEATURES), mlp()
     opt_g = torch.optim.Adam(generator.parameters(), lr=0.02)
     opt_d = torch.optim.Adam(discriminator.parameters(), lr=0.02)
     *_, loader = parts.prepare(generator, discriminator, opt_g, opt_d, parts.loader())
-    for epoch in parts.epochs():
-        for x, _, _ in parts.batches(loader, epoch):
+    for _ in parts.epochs():
+        for x, _, _ in parts.batches(loader):
             opt_d.zero_grad()
             fake = generator(x[:, :2])
             real = discriminator(x)[:, 0]

@@ -184,10 +184,8 @@ def judge(
 @cache
 def faultless(key: tuple[Any, ...]) -> dict[str, Any]:
     """What one process in plain torch makes of the same global batches."""
-    loop, samples, batch, epochs, accumulate, wide = key
-    setup = Setup(
-        loop=loop, samples=samples, batch=batch, epochs=epochs, accumulate=accumulate, wide=wide
-    )
+    loop, samples, batch, epochs, accumulate = key
+    setup = Setup(loop=loop, samples=samples, batch=batch, epochs=epochs, accumulate=accumulate)
     return run_body(setup, is_alone=True)
 
 
@@ -197,7 +195,7 @@ def regroups(outcome: Outcome) -> list[Regrouped]:
 
 def _key(setup: Setup) -> tuple[Any, ...]:
     """What the result of a faultless run depends on."""
-    return (setup.loop, setup.samples, setup.batch, setup.epochs, setup.accumulate, setup.wide)
+    return (setup.loop, setup.samples, setup.batch, setup.epochs, setup.accumulate)
 
 
 def _read(path: Path) -> str:

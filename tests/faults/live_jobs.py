@@ -40,7 +40,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     raise AssertionError(f"waited in vain for {what}")
 
 
-def coordinate(folder: str, run: str, token: str, workers: int) -> None:
+def coordinate(folder: str, run: str, token: str, workers: int, reserved: int) -> None:
     """A coordinator process: what `gangline up` does, without the seconds that python needs."""
     from pathlib import Path
 
@@ -51,7 +51,7 @@ def coordinate(folder: str, run: str, token: str, workers: int) -> None:
             run=run,
             expected_workers=workers,
             events=events,
-            reserved=workers,
+            reserved=reserved,
             journal=open_journal(run_dir, events),
         )
         server = CoordinatorServer(hub, token=token)
@@ -61,7 +61,11 @@ def coordinate(folder: str, run: str, token: str, workers: int) -> None:
 class LiveJob:
     """The processes of a job; as a context manager it leaves none behind."""
 
-    def __init__(self, folder: Path, setup: Setup, *, workers: int = 2) -> None:
+    def __init__(
+        self, folder: Path, setup: Setup, *, workers: int = 2, is_joined: bool = False
+    ) -> None:
+        """Its founders bring their numbers, as those of `gangline run`, or come by joining."""
+        self.is_joined = is_joined
         self.folder = folder
         self.setup = setup
         self.job = Job(
@@ -75,7 +79,10 @@ class LiveJob:
     def __enter__(self) -> LiveJob:
         self.start_coordinator()
         for launch in self.job.launches():
-            self._start(launch, self.setup)
+            if self.is_joined:
+                self.join()
+            else:
+                self._start(launch, self.setup)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -86,8 +93,10 @@ class LiveJob:
             process.close()
 
     def start_coordinator(self) -> None:
+        workers = len(self.job.speeds)
+        reserved = 0 if self.is_joined else workers
         self.coordinator = _context.Process(
-            target=coordinate, args=(str(self.folder), "live", self.token, len(self.job.speeds))
+            target=coordinate, args=(str(self.folder), "live", self.token, workers, reserved)
         )
         self.coordinator.start()
 

@@ -149,11 +149,12 @@ def test_workers_and_their_children_die_when_the_launcher_is_killed(
     assert all_gone(launcher.pids, within_s=2)
 
 
-def test_the_job_fails_and_nothing_is_left_when_a_worker_is_killed(
+def test_the_job_fails_and_nothing_is_left_when_all_workers_are_killed(
     launch: Callable[..., Launcher],
 ) -> None:
     launcher = launch()
-    os.kill(launcher.pids[0], signal.SIGKILL)
+    for pid in (launcher.pids[0], launcher.pids[2]):
+        os.kill(pid, signal.SIGKILL)
     shown, _ = launcher.process.communicate(timeout=20)
     assert launcher.process.returncode == 1
     assert "worker 0 failed: killed by SIGKILL" in shown

@@ -16,6 +16,7 @@ sys.path.append(str(Path(__file__).parents[1] / "faults"))
 from elastic_bodies import Setup
 from live_jobs import LiveJob, assert_nothing_lost, report, until
 
+from gangline.cli import cmd_join
 from gangline.cli.main import run_command
 from gangline.spec.event import Decision, Regrouped, ViewAdopted
 
@@ -47,6 +48,15 @@ def test_two_workers_join(tmp_path: Path) -> None:
         outcome = job.finish()
     assert outcome.exit_codes == [0, 0, 0, 0], report(outcome)
     assert_nothing_lost(outcome, setup, finishers=[0, 1, 2, 3])
+
+
+def test_a_job_is_founded_by_workers_that_join(tmp_path: Path) -> None:
+    setup = Setup(epochs=4)
+    with LiveJob(tmp_path, setup, is_joined=True) as job:
+        outcome = job.finish()
+    assert outcome.exit_codes == [0, 0], report(outcome)
+    assert_nothing_lost(outcome, setup, finishers=[0, 1])
+    assert views(outcome)[0].members == [0, 1]
 
 
 def test_a_worker_that_comes_early_waits_for_the_founders(tmp_path: Path) -> None:
@@ -106,14 +116,14 @@ def test_a_worker_leaves_politely_on_a_signal(
     assert {event.num_behind for event in regroups} == {0}, "planned: nobody had to copy anything"
 
 
-def test_an_operator_takes_a_worker_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_operator_takes_a_worker_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     setup = Setup(epochs=14, wait={60: "worker 1 left"})
     with LiveJob(tmp_path, setup, workers=3) as job:
         job.await_step(5)
         assert run_command(["leave", str(tmp_path), "--worker", "7"]) == 1
-        assert "worker 7 does not take part in this job; who does: 0, 1, 2" in capsys.readouterr().err
+        assert (
+            "worker 7 does not take part in this job; who does: 0, 1, 2" in capsys.readouterr().err
+        )
         assert run_command(["leave", str(tmp_path), "--worker", "1"]) == 0
         assert "worker 1 leaves live after its present step" in capsys.readouterr().out
         outcome = job.finish()
@@ -152,6 +162,30 @@ def test_join_names_the_token_when_it_is_wrong(
     shown = capsys.readouterr().err
     assert "does not know the token in" in shown
     assert "is it the token of this run?" in shown
+
+
+def test_join_keeps_its_flags_apart_from_the_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    launched: list[Any] = []
+    monkeypatch.setattr(cmd_join, "ask", lambda *_, **__: b'{"run":"digits"}')
+    monkeypatch.setattr(cmd_join, "launch", lambda job, **_: launched.append(job))
+    flags = ["--token-file", "t", "--workers=2", "--speed", "0.5", "-o"]
+    own = ["train.py", "--workers", "9", "x"]
+    assert run_command(["join", "10.0.0.5:77", *flags, *own]) == 0
+    (job,) = launched
+    assert job.run == "digits"
+    assert job.coordinator == "ws://10.0.0.5:77"
+    assert job.token_file == tmp_path / "t"
+    assert job.speeds == (0.5, 0.5)
+    assert job.arguments == ("--workers", "9", "x")
+    assert job.run_dir.parent == tmp_path / "runs"
+    assert job.run_dir.name.startswith("join-")
+    assert [(one.worker, one.workers, one.coordinator) for one in job.launches()] == [
+        (-1, 0, "ws://10.0.0.5:77")
+    ] * 2
 
 
 @pytest.mark.parametrize("address", ["somewhere", "host:", ":80", "host:99999", "host:port"])

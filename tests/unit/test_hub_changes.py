@@ -43,7 +43,9 @@ def test_those_that_stay_get_a_planned_view() -> None:
 
 
 @pytest.mark.parametrize("leaving", [(4, 5, 6), (9,)])
-def test_nothing_is_decided_when_nobody_or_everybody_would_be_left(leaving: tuple[int, ...]) -> None:
+def test_nothing_is_decided_when_nobody_or_everybody_would_be_left(
+    leaving: tuple[int, ...],
+) -> None:
     assert decide(state_of(4, 5, 6), WorkersLeft(workers=leaving), 0.0)[1] == []
 
 
@@ -59,7 +61,7 @@ def test_a_time_is_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "0s", "-1s", "5 weeks"])
 def test_the_message_says_how_a_time_is_written(text: str) -> None:
-    with pytest.raises(UsageError, match="--every .*: write a time above 0, such as 15s"):
+    with pytest.raises(UsageError, match=r"--every .*: write a time above 0, such as 15s"):
         parse_duration(text, flag="--every")
 
 

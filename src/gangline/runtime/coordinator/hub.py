@@ -342,8 +342,10 @@ class Hub:
         # Who was put out and is back too late has nothing left to do; others came in vain.
         self._dismissed |= {one for one in self._workers if self._has_trained(one)}
         waiting = {*newcomers, *self._changes.waiting}
-        answers = {True: Dismissed(), False: Refused(reason=_OVER)}
-        return [Outgoing(one, answers[self._has_trained(one)]) for one in sorted(waiting)]
+        gone, refused = Dismissed(), Refused(reason=_OVER)
+        return [
+            Outgoing(one, gone if self._has_trained(one) else refused) for one in sorted(waiting)
+        ]
 
     def _has_trained(self, worker: int) -> bool:
         status = self._workers.get(worker)
