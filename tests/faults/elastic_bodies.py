@@ -92,7 +92,7 @@ class Parts:
                 if step in self.setup.wait:
                     wait_for(self.setup.wait[step])
                 if gangline.runtime.api._job.session.place.worker == self.setup.slow_worker:
-                    time.sleep(0.002 * len(x))
+                    time.sleep(0.008 * len(x))
             yield x, y, index
 
     def is_update(self) -> bool:

@@ -92,13 +92,14 @@ def test_the_rest_goes_on_when_one_is_killed_while_the_group_is_made_anew(tmp_pa
 
 @pytest.mark.parametrize("place", ["forward", "exchange"])
 def test_the_others_go_on_when_shares_are_being_cut_anew(tmp_path: Path, place: str) -> None:
-    """The balanced allocation has just published a view; a kill falls into its first steps."""
-    setup = Setup(allocation="balanced", samples=120, batch=12, epochs=2, slow_worker=2)
-    faults = [kill(1, 8, place)]
+    """The balanced allocation moves samples away from a slow worker, before and after the kill."""
+    setup = Setup(allocation="balanced", samples=240, batch=12, slow_worker=2)
+    faults = [kill(1, 25, place)]
     outcome = run_with(tmp_path, setup, faults)
     judge(outcome, setup, faults)
-    adopted = {tuple(event.shares) for event in outcome.of_kind(ViewAdopted)}
-    assert len(adopted) >= 3, "the shares were cut anew before, or after, the kill"
+    adopted = [tuple(event.shares) for event in outcome.of_kind(ViewAdopted)]
+    assert any(len(shares) == 3 and shares[2] < 4 for shares in adopted), "before the kill"
+    assert any(len(shares) == 2 and shares[1] < 6 for shares in adopted), "after it"
 
 
 @pytest.mark.parametrize("place", ["exchange", "data"])

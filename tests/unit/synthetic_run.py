@@ -24,6 +24,8 @@ def step_done(**changes: object) -> StepDone:
         "epoch": 0,
         "view": 0,
         "samples": 8,
+        "start": 0,
+        "stop": 8,
         "compute_s": 0.1,
         "data_s": 0.0,
         "exchange_s": 0.01,

@@ -44,6 +44,8 @@ def step(number: int, t: float, *, worker: int = 0, samples: int = 8) -> StepDon
         epoch=number // 10,
         view=0,
         samples=samples,
+        start=0,
+        stop=samples,
         compute_s=0.1,
         data_s=0.0,
         exchange_s=0.0,

@@ -160,7 +160,7 @@ def test_scaler_state_comes_back_as_it_was() -> None:
         ({"seed": [1 << 64]}, r"^state\['seed'\]\[0\].*64"),
         ({"seed": -(1 << 63) - 1}, r"^state\['seed'\].*64"),
     ],
-    ids=str,
+    ids=["set", "object", "numpy_number", "array", "defaultdict", "key", "too_large", "too_small"],
 )
 def test_what_cannot_be_sent_is_named_by_its_path(state: Any, match: str) -> None:
     with pytest.raises(UnsupportedError, match=match):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The communication thread: the only caller of a group, so that exchanges keep one order."""
+"""Who calls the group: one thread at a time, so that exchanges keep one order."""
 
 from __future__ import annotations
 
 import queue
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gangline.spec.errors import ExchangeAborted
 
@@ -30,6 +30,7 @@ class Communicator:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
+        self._last: Future[Any] | None = None
 
     def submit(self, exchange: Callable[[Group], T]) -> Future[T]:
         """Queues an exchange; the future brings its result or its error."""
@@ -38,16 +39,30 @@ class Communicator:
             self._thread = threading.Thread(target=self._run, name="gangline-comm", daemon=True)
             self._thread.start()
         self._jobs.put(lambda: self._perform(exchange, future))
+        self._last = future
+        return future
+
+    def finish(self, exchange: Callable[[Group], T]) -> Future[T]:
+        """An exchange that will be waited for at once.
+
+        Where nothing is under way it is made by the calling thread: two changes of thread cost more
+        than a small exchange.
+        """
+        if self._last is not None and not self._last.done():
+            return self.submit(exchange)
+        future: Future[T] = Future()
+        self._perform(exchange, future)
         return future
 
     def call(self, exchange: Callable[[Group], T]) -> T:
-        """Queues an exchange and waits for it."""
-        return self.submit(exchange).result()
+        """Makes an exchange and waits for it."""
+        return self.finish(exchange).result()
 
     def renew(self, group: Group) -> None:
         """Goes on with another group; what is still queued for the old one fails."""
         self._stop(ExchangeAborted("the group was left"))
         self._failure = None
+        self._last = None
         self.group = group
 
     def close(self) -> None:

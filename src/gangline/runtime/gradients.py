@@ -338,7 +338,8 @@ class Gradients:
             with self._streams.after(ready, flat.device):
                 group.all_reduce(flat, header)
 
-        self._exchanges.append(self._communicator.submit(exchange))
+        send = self._communicator.submit if header is None else self._communicator.finish
+        self._exchanges.append(send(exchange))
 
     def _agree(self, flags: bytes, *, differ: bool) -> bytes:
         """Or-s flags over all workers; costs an exchange only where they differ."""

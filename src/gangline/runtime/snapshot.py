@@ -27,6 +27,13 @@ class Snapshot:
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
+        self._buffer_places: list[tuple[dict[str, Any], str]] = [
+            (module._buffers, name)
+            for model in prepared.models
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
         self._buffers: list[Tensor] = []
         self._groups: list[dict[str, Any]] = []
         self._states: list[Any] = []
@@ -73,7 +80,8 @@ class Snapshot:
         self.restore()
 
     def _live_buffers(self) -> Sequence[Tensor]:
-        return [buffer for model in self._prepared.models for buffer in model.buffers()]
+        """The buffers as they are now: a forward pass may assign new ones."""
+        return [owner[name] for owner, name in self._buffer_places]
 
     def _live_groups(self) -> Sequence[dict[str, Any]]:
         optimizers: Sequence[torch.optim.Optimizer] = self._prepared.optimizers
