@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 _QUANTUM_S = 0.0005
 """A debt below this is carried on: shorter sleeps would mostly be overhead."""
+_SLEEPS_PER_STEP = 2
+"""Sleeps are spread over a step, or all workers would compute at one instant; but a core that is woken
+computes slower for a while (with twenty sleeps a step cost two to three times the CPU time)."""
 _CREDIT_S = 0.1
 """How much sleeping too long counts for later: a busy machine wakes sleepers late, and that must not
 make the worker slower than asked. Beyond it the machine was suspended, and nothing is owed."""
@@ -78,11 +81,15 @@ class Pacer:
         self._mark_s = 0.0
         self._mark_thread = 0
         self._debt_s = 0.0
+        self._step_debt_s = 0.0
+        self._quantum_s = _QUANTUM_S
         self._cpu_s = 0.0
         self._slept_s = 0.0
 
     def begin(self) -> None:
         """The computing of a step starts here: CPU time before this is not paced."""
+        self._quantum_s = max(_QUANTUM_S, self._step_debt_s / _SLEEPS_PER_STEP)
+        self._step_debt_s = 0.0
         self._is_computing = True
         self._mark()
 
@@ -145,7 +152,7 @@ class Pacer:
     def _on_progress(self) -> None:
         if self._is_computing:
             self._charge()
-            self._pay(at_least_s=_QUANTUM_S)
+            self._pay(at_least_s=self._quantum_s)
 
     def _mark(self) -> None:
         self._mark_s = self._clock()
@@ -156,7 +163,9 @@ class Pacer:
         if threading.get_ident() == self._mark_thread:
             used_s = self._clock() - self._mark_s
             self._cpu_s += used_s
-            self._debt_s += used_s * (1 / self._speed - 1)
+            debt_s = used_s * (1 / self._speed - 1)
+            self._debt_s += debt_s
+            self._step_debt_s += debt_s
         self._mark()
 
     def _pay(self, *, at_least_s: float) -> None:

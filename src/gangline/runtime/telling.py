@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gangline.runtime.messages import Measured
 from gangline.runtime.session import Session, now
-from gangline.spec.event import PacingMeasured, StepDone, ViewAdopted
+from gangline.spec.event import LinkMeasured, PacingMeasured, StepDone, ViewAdopted
 
 if TYPE_CHECKING:
     from gangline.emulation.pacing import Pacer
@@ -90,3 +90,19 @@ def tell_pacing(session: Session, pacer: Pacer) -> None:
             slept_s=report.slept_s,
         )
     )
+
+
+def tell_links(session: Session) -> None:
+    """Says what was measured on the way to each peer."""
+    for hop in session.group.hops():
+        session.record(
+            LinkMeasured(
+                t=now(),
+                worker=session.place.worker,
+                peer=hop.peer,
+                latency_s=hop.latency_s,
+                bytes_per_s=hop.bytes_per_s,
+                bytes=hop.bytes,
+                corrupt=hop.corrupt,
+            )
+        )

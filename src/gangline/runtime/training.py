@@ -21,7 +21,7 @@ from gangline.runtime.position import Position
 from gangline.runtime.session import Session, now
 from gangline.runtime.snapshot import Snapshot
 from gangline.runtime.stepclock import StepClock
-from gangline.runtime.telling import tell_pacing, tell_step, tell_view
+from gangline.runtime.telling import tell_links, tell_pacing, tell_step, tell_view
 from gangline.spec.errors import ExchangeError, MismatchError, UsageError
 from gangline.spec.event import EpochDone
 
@@ -199,6 +199,7 @@ class Training:
             self._set(epoch=epoch + 1, start=0)
         if self._pacer is not None:
             tell_pacing(self.session, self._pacer)
+        tell_links(self.session)
         return True
 
     def total_weight(self, own: float) -> Future[float]:
