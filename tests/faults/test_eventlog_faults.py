@@ -21,7 +21,7 @@ from gangline.eventlog import EventWriter
 from gangline.spec.event import StepDone
 
 def step(number):
-    return StepDone(t=time.time(), worker=0, step=number, epoch=0, view=0, samples=8,
+    return StepDone(t=time.time(), worker=0, step=number, epoch=0, view=0, samples=8, start=0, stop=8,
                     compute_s=0.1, data_s=0.0, exchange_s=0.0, update_s=0.0)
 
 log = EventWriter(Path(sys.argv[1]), run="r", source="worker 0")

@@ -177,10 +177,11 @@ def test_every_operation_can_be_aborted_when_the_others_stay_away(
         groups[0].abort()
         assert isinstance(waiting.result(), ExchangeAborted)
         assert time.monotonic() - aborted < PROMPT_S
-        # The others learn it by themselves: a first exchange may have got all that it needed.
+        # The others learn it by themselves: a first exchange may have got all that it needed, and what
+        # the first member had said before the abort may arrive, and differ from what they call.
         for group in groups[1:]:
             gone = error_of(lambda g=group: [g.all_reduce(torch.ones(3)) for _ in range(2)])
-            assert "is gone" in str(gone)
+            assert isinstance(gone, ExchangeError)
         assert "cannot be used any more" in str(error_of(lambda: call(groups[0])))
 
 

@@ -74,9 +74,9 @@ class Departure:
         if self._signals.received is not None and not self._is_told:
             self._is_told = True
             client.send(Leaving())
-        if not client.is_dismissed:
-            return False
-        return self._session.place.worker not in view.members or self._session.group.size == 1
+        # A view that holds without this worker says so, too; it may come before the dismissal.
+        is_out = self._session.place.worker not in view.members
+        return is_out or (client.is_dismissed and self._session.group.size == 1)
 
     def leave(self, *, step: int, t: float) -> None:
         """Goes. Who was the last stays what it was; anybody else is no member of anything now."""
