@@ -122,13 +122,7 @@ class Gradients:
         Zero, not None: a GradScaler wants to see gradients. `step()` is kept from using them.
         """
         self._is_void = True
-        self._is_window_open = False
-        for unit in self._units:
-            if unit.flat is not None:
-                unit.flat.zero_()
-        for slot in self._slots:
-            slot.parameter.grad = slot.view
-            slot.content = Content.EMPTY
+        self._clear()
 
     def reset(self) -> None:
         """A new group: nothing that was agreed in the old one holds."""
@@ -378,6 +372,10 @@ class Gradients:
     def _drop(self) -> None:
         """This pass was exchanged and applied before: its gradients must not count again."""
         self._phase += 1
+        self._clear()
+
+    def _clear(self) -> None:
+        """All gradients are zero, and there to be seen."""
         self._is_window_open = False
         for unit in self._units:
             if unit.flat is not None:
