@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
 	touch $@
 
-demo: setup  ## train LeNet-5 on four emulated, unlike nodes (about two minutes)
+demo: setup  ## train LeNet-5 on four emulated, unlike nodes (one to two minutes)
 	$(BIN)/gangline demo
 
 test: lint types contracts  ## everything that CI runs
