@@ -30,6 +30,7 @@ from gangline.runtime.messages import (
     Goodbye,
     Hello,
     Leaving,
+    Measured,
     Ping,
     Pong,
     Ready,
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PING_INTERVAL_S = 0.5
+_GATHER_S = 0.02
+"""Measurements of steps shorter than this are sent together: waking a thread costs the loop more
+than making the message."""
 _KEPT_VIEWS = 64
 _RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _UNAUTHORISED = (401, 403)
@@ -76,7 +80,10 @@ class ControlClient:
         self._find_url = find_url
         self._token = token
         self._hello = hello
-        self._outgoing: queue.SimpleQueue[FromWorker | None] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[list[FromWorker] | None] = queue.SimpleQueue()
+        self._gathering: list[FromWorker] = []
+        self._handed_over_s = 0.0
+        self._send_lock = threading.Lock()
         self._changed = threading.Condition()
         self._connection: ClientConnection | None = None
         self._is_closed = False
@@ -101,7 +108,16 @@ class ControlClient:
             self._standing = {Leaving: message}
         elif isinstance(message, Ready | Failed):
             self._standing = {**self._standing, type(message): message}
-        self._outgoing.put(message)
+        with self._send_lock:
+            self._gathering.append(message)
+            now_s = time.perf_counter()
+            if not isinstance(message, Measured) or now_s - self._handed_over_s >= _GATHER_S:
+                self._handed_over_s = now_s
+                self._outgoing.put(self._take_gathered())
+
+    def _take_gathered(self) -> list[FromWorker]:
+        gathered, self._gathering = self._gathering, []
+        return gathered
 
     @property
     def latency_s(self) -> float:
@@ -158,7 +174,7 @@ class ControlClient:
 
     def close(self, reason: str = "done") -> None:
         """Says goodbye and ends both threads."""
-        self._outgoing.put(Goodbye(reason=reason))
+        self.send(Goodbye(reason=reason))
         self._outgoing.put(None)
         if self._connection is not None:
             self._threads[1].join(1.0)
@@ -265,14 +281,13 @@ class ControlClient:
     def _send(self) -> None:
         pinged_s = 0.0
         while True:
-            messages: list[FromWorker] = []
             try:
-                message = self._outgoing.get(timeout=_PING_INTERVAL_S)
-                if message is None:
+                messages = self._outgoing.get(timeout=_PING_INTERVAL_S)
+                if messages is None:
                     return
-                messages.append(message)
             except queue.Empty:
-                pass
+                with self._send_lock:
+                    messages = self._take_gathered()
             if time.perf_counter() - pinged_s > _PING_INTERVAL_S:
                 pinged_s = time.perf_counter()
                 messages.append(Ping(sent_s=pinged_s))

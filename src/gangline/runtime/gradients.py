@@ -27,6 +27,13 @@ import torch
 
 from gangline.runtime.agreement import Agreed, Statement, decode, encode
 from gangline.runtime.buffers import Buffers, checksum
+from gangline.runtime.gradient_checks import (
+    POSITION,
+    check_gradient,
+    drifted_apart,
+    fired_twice,
+    unseen,
+)
 from gangline.runtime.layout import Content, Layout, Slot, Unit
 from gangline.runtime.streams import SideStreams, mark, wait_for
 from gangline.spec.errors import ExchangeError, MismatchError, UnsupportedError
@@ -38,8 +45,6 @@ if TYPE_CHECKING:
 
     from gangline.collectives import Group, Header
     from gangline.runtime.communicator import Communicator
-
-_POSITION = ("view", "epoch", "step", "micro", "phase")
 
 
 class Gradients:
@@ -169,6 +174,7 @@ class Gradients:
         if not is_forced and not self.has_fired:
             self._restore()
             return False
+        self._collect_rest()
         if self._is_void:
             self.void()
             return False
@@ -199,8 +205,8 @@ class Gradients:
         for future in self._exchanges:
             future.result()
         agreed = decode(header)
-        if agreed.differ(*_POSITION):
-            raise MismatchError(_drifted_apart(agreed))
+        if agreed.differ(*POSITION):
+            raise MismatchError(drifted_apart(agreed))
         late = [i for i, dirty in enumerate(agreed.units) if dirty and i not in self._plan]
         for index in late:
             self._send(self._units[index])
@@ -218,6 +224,7 @@ class Gradients:
         self._in_backward = False
         for future in self._exchanges:  # a unit that is under way must not be written to
             future.exception()
+        self._collect_rest()
         for index in self._plan[: self._num_sent]:
             for slot in self._units[index].slots:
                 if slot.content is Content.LOCAL:
@@ -259,39 +266,71 @@ class Gradients:
         return handles
 
     def _on_gradient(self, unit: Unit, slot: Slot, parameter: torch.Tensor) -> None:
-        gradient = parameter.grad
-        if not self._in_backward and self._communicator.group.size > 1:
-            raise UnsupportedError(
-                f"parameter {slot.name!r} got a gradient from a backward pass that gangline does not "
-                "see: call loss.backward() or torch.autograd.backward(), not a copy of that function "
-                "that was kept from before prepare()"
-            )
-        if gradient is None or not self._in_backward:
+        if not self._in_backward:
+            if self._communicator.group.size > 1:
+                raise UnsupportedError(unseen(slot))
             return
-        _check_gradient(slot, gradient)
+        if parameter.grad is None:
+            return
+        if slot.fired:
+            raise UnsupportedError(fired_twice(slot))
         slot.fired = True
-        unit.allocate()
-        view = slot.view
-        assert view is not None
-        weight = self._resolved_weight()
-        is_kept = slot.content is Content.LOCAL or (
-            slot.content is Content.GLOBAL and self._communicator.group.rank == 0
-        )
-        if is_kept:
-            if weight != 0:
-                view.add_(gradient, alpha=weight)
-        elif weight == 0:  # a ghost's gradient may be anything, and 0 * inf is not 0
-            view.zero_()
-        elif weight == 1:
-            view.copy_(gradient)
-        else:
-            torch.mul(gradient, weight, out=view)
-        slot.content = Content.LOCAL
-        slot.parameter.grad = view
+        if slot.is_large:
+            self._collect(unit, [slot])
         with self._lock:
             self._pending[unit.index] -= 1
-            if self._pending[unit.index] == 0 and self._is_sending:
-                self._send_ready()
+            if self._pending[unit.index] == 0:
+                self._collect(unit, unit.small_slots)
+                if self._is_sending:
+                    self._send_ready()
+
+    def _collect(self, unit: Unit, slots: list[Slot]) -> None:
+        """Moves fresh gradients, weighted, into their places.
+
+        Large ones at once, while they are in the cache; the small ones of a unit together, because
+        each call costs more than what it moves.
+        """
+        fresh = [slot for slot in slots if slot.fired and slot.parameter.grad is not slot.view]
+        if not fresh:
+            return
+        unit.allocate()
+        for slot in fresh:
+            check_gradient(slot)
+        weight = self._resolved_weight()
+        if weight == 0:  # a ghost's gradient may be anything, and 0 * inf is not 0
+            for slot in fresh:
+                if not self._is_kept(slot):
+                    slot.place.zero_()
+        else:
+            self._add([slot for slot in fresh if self._is_kept(slot)], weight)
+            self._put([slot for slot in fresh if not self._is_kept(slot)], weight)
+        for slot in fresh:
+            slot.content = Content.LOCAL
+            slot.parameter.grad = slot.view
+
+    def _collect_rest(self) -> None:
+        """Some parameters of a unit got no gradient in this pass: the others' are still to be moved."""
+        for unit, pending in zip(self._units, self._pending, strict=True):
+            if pending:
+                self._collect(unit, unit.small_slots)
+
+    def _is_kept(self, slot: Slot) -> bool:
+        """Whether what lies in the place is part of the sum to come."""
+        return slot.content is Content.LOCAL or (
+            slot.content is Content.GLOBAL and self._communicator.group.rank == 0
+        )
+
+    def _add(self, slots: list[Slot], weight: float) -> None:
+        for slot in slots:
+            slot.place.add_(slot.gradient, alpha=weight)
+
+    def _put(self, slots: list[Slot], weight: float) -> None:
+        if len(slots) == 1:
+            torch.mul(slots[0].gradient, weight, out=slots[0].place)
+        elif slots:
+            places = [slot.place for slot in slots]
+            torch._foreach_copy_(places, [slot.gradient for slot in slots])
+            torch._foreach_mul_(places, weight)
 
     def _resolved_weight(self) -> float:
         if self._weight_future is not None:
@@ -410,37 +449,3 @@ class Gradients:
                     slot.content = Content.GLOBAL if has_gradient[position] else Content.EMPTY
                 slot.parameter.grad = None if slot.content is Content.EMPTY else slot.view
                 position += 1
-
-
-def _check_gradient(slot: Slot, gradient: torch.Tensor) -> None:
-    if slot.fired:
-        raise UnsupportedError(
-            f"parameter {slot.name!r} got its gradient twice in one backward pass, as a reentrant "
-            "activation checkpoint makes it: use torch.utils.checkpoint.checkpoint(..., "
-            "use_reentrant=False)"
-        )
-    if gradient.layout != torch.strided:
-        raise UnsupportedError(
-            f"the gradient of parameter {slot.name!r} is sparse; use sparse=False in its layer, or "
-            "leave that model out of prepare()"
-        )
-    if gradient.requires_grad:
-        raise UnsupportedError(
-            f"backward(create_graph=True) keeps a graph in the gradient of parameter {slot.name!r}, "
-            "which cannot be exchanged; for a gradient penalty use torch.autograd.grad(..., "
-            "create_graph=True) and call backward() once on the whole loss"
-        )
-
-
-def _drifted_apart(agreed: Agreed) -> str:
-    low, high = agreed.least, agreed.most
-    places = [
-        f"{name} {getattr(low, name)} to {getattr(high, name)}"
-        for name in _POSITION
-        if getattr(low, name) != getattr(high, name)
-    ]
-    return (
-        f"the workers' loops have drifted apart: they exchange {', '.join(places)} at the same time. "
-        "All workers must make the same backward passes for every batch: no backward(), break or "
-        "continue that depends on the local batch or on rank()"
-    )

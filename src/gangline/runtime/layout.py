@@ -27,6 +27,10 @@ UNIT_BYTES = 4 << 20
 cost of an exchange does not count."""
 
 
+LARGE_BYTES = 256 << 10
+"""From here on moving a gradient costs more than the call that moves it."""
+
+
 class Content(enum.Enum):
     """What a parameter's place in its unit holds."""
 
@@ -50,6 +54,23 @@ class Slot:
     content: Content = Content.EMPTY
     fired: bool = False
     """Whether the current backward pass has produced its gradient."""
+    is_large: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_large = self.parameter.numel() * self.parameter.itemsize >= LARGE_BYTES
+
+    @property
+    def place(self) -> Tensor:
+        """The view, of a unit that is allocated."""
+        assert self.view is not None
+        return self.view
+
+    @property
+    def gradient(self) -> Tensor:
+        """The parameter's gradient, where it has one."""
+        gradient = self.parameter.grad
+        assert gradient is not None
+        return gradient
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +83,10 @@ class Unit:
     slots: list[Slot] = field(default_factory=list)
     length: int = 0
     flat: Tensor | None = None
+
+    @property
+    def small_slots(self) -> list[Slot]:
+        return [slot for slot in self.slots if not slot.is_large]
 
     def allocate(self) -> Tensor:
         """The unit's memory, with a view for each parameter, in that parameter's own strides."""

@@ -318,7 +318,8 @@ class Training:
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]
     ) -> None:
         handout = self.handout
-        self._guard.check()
+        if self._is_passing_through or not self._gradients.num_exchanged:
+            self._guard.check()  # else the backward pass did
         if handout is None or self._is_passing_through:
             return
         is_due = handout.is_update and not self._is_void and not self._gradients.num_exchanged

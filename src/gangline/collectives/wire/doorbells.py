@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How members of one host wait for each other: counters in shared memory, bells, lifelines.
 
-A member that waits looks at the counters for about as long as a wake-up would take, then goes to
-sleep on its bell (an eventfd); who makes the awaited change rings it, if it sleeps. Every member
-holds the write end of its lifeline (a pipe); when the member dies or leaves, the others see the
-read end hang up.
+A member that waits looks at the counters for a while, then goes to sleep on its bell (an eventfd);
+who makes the awaited change rings it, if it sleeps. Within an operation everybody is at work on
+it, and it is worth looking for as long as a segment may take. At its beginning the others may
+still be computing: whoever had to sleep there the last time looks no longer than a wake-up takes.
+
+Every member holds the write end of its lifeline (a pipe); when the member dies or leaves, the
+others see the read end hang up.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
     from gangline.collectives.wire.mapping import Mapping
 
+LOOK_S = 500e-6
+"""How long to look for members who are at work on the same operation."""
 _IS_WEAKLY_ORDERED = platform.machine() != "x86_64"
 
 
@@ -62,26 +67,34 @@ class Doorbells:
         self._fence_lock = threading.Lock()
         self._own: list[int] = [cords.own]
         self._pollers: dict[tuple[int, ...], select.poll] = {}
-        self.turn = 0
+        self._turn = 0
+        self._look_first_s = LOOK_S
         close_in_children(self, self._own)
 
-    def barrier(self, timeout_s: float) -> int:
-        """Returns when all members have come here as often as this one: the number of times."""
+    def barrier(self, timeout_s: float, *, is_first: bool = False) -> None:
+        """Returns when all members have come here as often as this one.
+
+        `is_first` says that an operation begins with it.
+        """
         self.check()
-        self.turn = turn = self.turn + 1
+        self._turn = turn = self._turn + 1
         if _IS_WEAKLY_ORDERED:
             self.fence()
         self._arrived[self._rank] = turn
         self.fence()
         if self._late(turn):
-            self.wait(lambda: self._late(turn), on=self._peers, timeout_s=timeout_s)
+            look_s = self._look_first_s if is_first else LOOK_S
+            has_slept = self.wait(
+                lambda: self._late(turn), on=self._peers, timeout_s=timeout_s, look_s=look_s
+            )
+            if is_first:
+                self._look_first_s = SPIN_S if has_slept else LOOK_S
         else:
             # The last one to come wakes those who gave up watching.
             for peer in self._peers:
                 self.wake(peer)
         if _IS_WEAKLY_ORDERED:
             self.fence()
-        return turn
 
     def check(self) -> None:
         """Raises where the group was aborted."""
@@ -112,17 +125,24 @@ class Doorbells:
             lock.release()
 
     def wait(
-        self, missing: Callable[[], list[int]], *, on: tuple[int, ...], timeout_s: float
-    ) -> None:
+        self,
+        missing: Callable[[], list[int]],
+        *,
+        on: tuple[int, ...],
+        timeout_s: float,
+        look_s: float = LOOK_S,
+    ) -> bool:
         """Waits until `missing`, which looks at the counters, names nobody any more.
 
-        It is in vain when one of the members `on` whom it depends has left.
+        It is in vain when one of the members `on` whom it depends has left. It looks for `look_s`
+        and then sleeps; the result says whether it did.
         """
         now = time.perf_counter
-        spin_until = now() + SPIN_S
+        spin_until = now() + look_s
         while now() < spin_until:
             if not missing():
-                return
+                return False
+            self.check()
             # The awaited member may be waiting for this core.
             os.sched_yield()
         deadline = Deadline(timeout_s)
@@ -131,7 +151,7 @@ class Doorbells:
             self.fence()
             if not missing():
                 self._sleeping[self._rank] = 0
-                return
+                return True
             gone = self._sleep(_Named(missing), on=on, deadline=deadline)
             if gone is not None and missing():
                 raise ExchangeError(f"member {gone} is gone: it died, or left the group")

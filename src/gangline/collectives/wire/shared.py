@@ -4,7 +4,9 @@
 A tensor goes through in segments. In each turn a member writes its next segment into its slot; in
 the turn after, it sums its part of everybody's slots into the result; in the turn after that, it
 reads the result. A barrier ends each turn. Slots and results are double, used in turn, so that one
-barrier per turn is enough: nobody can be two turns ahead of anybody.
+barrier per turn is enough: nobody can be two turns ahead of anybody. An operation whose slots
+nobody reads any more when it ends leaves the same ones to the next: what is small stays in the
+cache, and the second ones take no memory until they are needed.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class SharedExchange:
         self._rank, self._size = rank, mapping.layout.members
         self._timeout_s = timeout_s
         self._sequence = 0
+        self._half = 0
         self._plans = Plans(mapping, rank=rank)
         self._parcels = Parcels(mapping, doorbells, rank=rank, timeout_s=timeout_s)
         self._meter = Meter()
@@ -58,27 +61,29 @@ class SharedExchange:
         operation = self._next(Kind.ALL_REDUCE, flat, header=header)
         if array.nbytes * self._size <= DIRECT_BYTES:
             length, slots = array.size, self._plans.slots(array.dtype)
-            slots[self._next_turn & 1][self._rank][:length] = array
-            turn = self._open(operation, header)
-            sum_into(array, [slot[:length] for slot in slots[turn & 1]], flat.dtype)
+            slots[self._half][self._rank][:length] = array
+            self._open(operation, header)
+            sum_into(array, [slot[:length] for slot in slots[self._half]], flat.dtype)
+            self._half ^= 1
         else:
             self._all_reduce_in_turns(flat, operation, header)
         self._meter.moved(array.nbytes, time.perf_counter() - started)
 
     def _all_reduce_in_turns(self, flat: Flat, operation: Operation, header: Header | None) -> None:
         array, rounds = flat.array, self._plans.plan(flat.array).rounds
-        last = len(rounds) - 1
-        self._write(array, rounds[0][self._next_turn & 1])
-        turn = self._open(operation, header)
+        last, half = len(rounds) - 1, self._half
+        self._write(array, rounds[0][half])
+        self._open(operation, header)
         for index in range(last + 1):
-            for block in rounds[index][turn & 1].sums:
+            for block in rounds[index][half].sums:
                 self._sum(flat, block, out=block.result)
             if index < last:
-                self._write(array, rounds[index + 1][self._next_turn & 1])
+                self._write(array, rounds[index + 1][half ^ 1])
             if index:
-                self._read(array, rounds[index - 1][(turn - 1) & 1])
-            turn = self._barrier()
-        self._read(array, rounds[last][(turn - 1) & 1])
+                self._read(array, rounds[index - 1][half ^ 1])
+            self._barrier()
+            half ^= 1
+        self._read(array, rounds[last][half ^ 1])
 
     def reduce_scatter(self, flat: Flat) -> Array:
         started, array = time.perf_counter(), flat.array
@@ -87,11 +92,12 @@ class SharedExchange:
         start = bounds[self._rank]
         part = np.empty(bounds[self._rank + 1] - start, dtype=array.dtype)
         for index, both in enumerate(self._plans.plan(array).rounds):
-            self._write(array, both[self._next_turn & 1])
-            turn = self._barrier() if index else self._open(operation)
-            for block in both[turn & 1].sums:
+            self._write(array, both[self._half])
+            self._barrier() if index else self._open(operation)
+            for block in both[self._half].sums:
                 out = part[block.own.start - start : block.own.stop - start]
                 self._sum(flat, block, out=out)
+            self._half ^= 1
         self._meter.moved(array.nbytes, time.perf_counter() - started)
         return part
 
@@ -100,10 +106,11 @@ class SharedExchange:
         operation = self._next(Kind.ALL_GATHER, flat)
         slots = self._plans.slots(array.dtype)
         for low, high in self._spans(array):
-            slots[self._next_turn & 1][self._rank][: high - low] = array[low:high]
-            turn = self._barrier() if low else self._open(operation)
-            for row, slot in zip(rows, slots[turn & 1], strict=True):
+            slots[self._half][self._rank][: high - low] = array[low:high]
+            self._barrier() if low else self._open(operation)
+            for row, slot in zip(rows, slots[self._half], strict=True):
                 row[low:high] = slot[: high - low]
+            self._half ^= 1
         self._meter.moved(array.nbytes, time.perf_counter() - started)
 
     def broadcast(self, flat: Flat, root: int) -> None:
@@ -112,10 +119,11 @@ class SharedExchange:
         slots = self._plans.slots(array.dtype)
         for low, high in self._spans(array):
             if self._rank == root:
-                slots[self._next_turn & 1][root][: high - low] = array[low:high]
-            turn = self._barrier() if low else self._open(operation)
+                slots[self._half][root][: high - low] = array[low:high]
+            self._barrier() if low else self._open(operation)
             if self._rank != root:
-                array[low:high] = slots[turn & 1][root][: high - low]
+                array[low:high] = slots[self._half][root][: high - low]
+            self._half ^= 1
         self._meter.moved(array.nbytes, time.perf_counter() - started)
 
     def send(self, flat: Flat, to: int) -> None:
@@ -139,10 +147,6 @@ class SharedExchange:
         self._parcels.close()
         self._mapping.close()
 
-    @property
-    def _next_turn(self) -> int:
-        return self._doorbells.turn + 1
-
     def _next(
         self, kind: Kind, flat: Flat, *, header: Header | None = None, root: int = 0
     ) -> Operation:
@@ -150,25 +154,24 @@ class SharedExchange:
         words = 0 if header is None else len(header)
         return Operation(kind, self._sequence, flat.code, flat.array.size, words, root)
 
-    def _open(self, operation: Operation, header: Header | None = None) -> int:
+    def _open(self, operation: Operation, header: Header | None = None) -> None:
         """The first barrier of an operation: the members compare what they are about to do."""
-        records = self._mapping.slots[self._next_turn & 1]
+        records = self._mapping.slots[self._half]
         frame, words = operation.encode(), operation.header_words
         records[self._rank].frame[:] = frame
         if header is not None:
             records[self._rank].header[:words] = header
         started = time.perf_counter()
-        turn = self._barrier()
+        self._barrier(is_first=True)
         self._meter.answered(time.perf_counter() - started)
         for peer, record in enumerate(records):
             if record.frame != frame:
                 check_same(operation, bytes(record.frame), peer=peer, type_names=TYPE_NAMES)
             if header is not None:
                 np.maximum(header, record.header[:words], out=header)
-        return turn
 
-    def _barrier(self) -> int:
-        return self._doorbells.barrier(self._timeout_s)
+    def _barrier(self, *, is_first: bool = False) -> None:
+        self._doorbells.barrier(self._timeout_s, is_first=is_first)
 
     def _sum(self, flat: Flat, block: Sum, *, out: Array) -> None:
         """Sums one block, in rank order; this member's own term never left the tensor."""

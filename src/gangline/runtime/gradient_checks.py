@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be wrong with a backward pass, and how it is said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gangline.spec.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from gangline.runtime.agreement import Agreed
+    from gangline.runtime.layout import Slot
+
+POSITION = ("view", "epoch", "step", "micro", "phase")
+"""What must be the same on all members when they exchange."""
+
+
+def check_gradient(slot: Slot) -> None:
+    """Refuses gradients that have no place in a unit."""
+    gradient = slot.gradient
+    if gradient.layout != torch.strided:
+        raise UnsupportedError(
+            f"the gradient of parameter {slot.name!r} is sparse; use sparse=False in its layer, or "
+            "leave that model out of prepare()"
+        )
+    if gradient.requires_grad:
+        raise UnsupportedError(
+            f"backward(create_graph=True) keeps a graph in the gradient of parameter {slot.name!r}, "
+            "which cannot be exchanged; for a gradient penalty use torch.autograd.grad(..., "
+            "create_graph=True) and call backward() once on the whole loss"
+        )
+
+
+def unseen(slot: Slot) -> str:
+    """A hook fired outside of every pass that was announced."""
+    return (
+        f"parameter {slot.name!r} got a gradient from a backward pass that gangline does not "
+        "see: call loss.backward() or torch.autograd.backward(), not a copy of that function "
+        "that was kept from before prepare()"
+    )
+
+
+def fired_twice(slot: Slot) -> str:
+    """A hook fired again in the same pass."""
+    return (
+        f"parameter {slot.name!r} got its gradient twice in one backward pass, as a reentrant "
+        "activation checkpoint makes it: use torch.utils.checkpoint.checkpoint(..., "
+        "use_reentrant=False)"
+    )
+
+
+def drifted_apart(agreed: Agreed) -> str:
+    """The members are at different places of their loops."""
+    low, high = agreed.least, agreed.most
+    places = [
+        f"{name} {getattr(low, name)} to {getattr(high, name)}"
+        for name in POSITION
+        if getattr(low, name) != getattr(high, name)
+    ]
+    return (
+        f"the workers' loops have drifted apart: they exchange {', '.join(places)} at the same time. "
+        "All workers must make the same backward passes for every batch: no backward(), break or "
+        "continue that depends on the local batch or on rank()"
+    )
