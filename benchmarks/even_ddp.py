@@ -61,7 +61,9 @@ def contestant(
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gangline-bench-"))
         launches: list[dict[str, str]] = [{} for _ in range(workers)]
         if name != BASELINE:
-            job = as_gangline_run(Path(folder), workers=workers, transport=name.split("-")[1])
+            job = as_gangline_run(
+                Path(folder), workers=workers, transport=name.removeprefix("gangline-")
+            )
             stack.enter_context(coordinator_process(job, os.environ))
             launches = [launch.to_environment() for launch in job.launches()]
         parts = [

@@ -2,9 +2,8 @@
 """One worker of an emulated, uneven cluster: joins one job after another, and steps when asked to.
 
 Whatever the job (gangline, plain DDP, nobody else), the worker has the same model, data, loop and
-pacer. The pacer's `begin` comes with each batch; a debt of less than half a millisecond is carried
-on to the next step instead of being settled in this one, so that nobody pays for time that it spent
-in an exchange.
+pacer. The pacer's `begin` comes with each batch, and it settles with the last gradient, before that
+one is sent: nobody pays for time that it spent in an exchange.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ class Worker:
         wall_s, cpu_s = [], []
         for _ in range(steps):
             began, cpu_began = time.perf_counter(), time.thread_time()
-            pacer.begin()
+            pacer.begin(samples)
             optimizer.zero_grad()
             loss: Any = F.cross_entropy(model(images), labels)
             loss.backward()
@@ -203,7 +202,7 @@ class Worker:
         while True:
             for images, labels in loader:
                 marks.append(time.thread_time())
-                self._pacer.begin()
+                self._pacer.begin(len(labels))
                 optimizer.zero_grad()
                 loss: Any = F.cross_entropy(model(images), labels)
                 loss.backward()

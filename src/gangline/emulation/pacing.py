@@ -9,12 +9,17 @@ instant.
     for x, y in loader:
         pacer.begin()                   # what came before (data loading) is not computing
         loss_fn(model(x), y).backward()
-        pacer.settle()                  # pays the rest; optional where nothing waits for the step
+        pacer.settle()                  # pays the rest; not needed after the first step
 
 The portions are slept in hooks: when a parameter's gradient is there, and when a module's forward
 is done. The latter is one hook for the whole process, filtered, not one on each module: those would
-travel with `deepcopy` and `torch.save`. Works for any model, also one inside DDP; not for a GPU,
-whose work takes no CPU time.
+travel with `deepcopy` and `torch.save`. With the last gradient, as many as the step before had, a
+step is settled. Works for any model, also one inside DDP; not for a GPU, whose work takes no CPU
+time.
+
+A slow node is not a noisy one. A millisecond that this machine loses to a cold cache or to a neighbour
+would be ten on a node of a tenth of its speed. So steps of one size sleep what such steps usually owe,
+and what a single one owed more or less is spread over those that follow.
 """
 
 from __future__ import annotations
@@ -47,6 +52,13 @@ _CREDIT_S = 0.1
 make the worker slower than asked. Beyond it the machine was suspended, and nothing is owed."""
 
 
+_USUAL_STEPS = 16
+"""Over how many steps of one size the usual debt is averaged, and an unusual one is spread."""
+_UNUSUAL = 0.5
+"""A step whose debt differs from the usual by more than this fraction is another kind of step."""
+_MAX_SIZES = 64
+
+
 class PacingReport(NamedTuple):
     """How well the asked speed was hit."""
 
@@ -54,6 +66,17 @@ class PacingReport(NamedTuple):
     achieved: float
     cpu_s: float
     slept_s: float
+
+
+class _Usual(NamedTuple):
+    """What steps of one size owe."""
+
+    mean_s: float
+    num_steps: int
+
+    def after(self, owed_s: float) -> _Usual:
+        num_steps = min(self.num_steps + 1, _USUAL_STEPS)
+        return _Usual(self.mean_s + (owed_s - self.mean_s) / num_steps, num_steps)
 
 
 def sleep_measured(duration_s: float) -> float:
@@ -83,11 +106,23 @@ class Pacer:
         self._debt_s = 0.0
         self._step_debt_s = 0.0
         self._quantum_s = _QUANTUM_S
+        self._size: int | None = None
+        self._num_gradients = 0
+        self._last_gradient = 0
+        self._is_settled = False
+        self._usual: dict[int | None, _Usual] = {}
+        self._spread_s = 0.0
         self._cpu_s = 0.0
         self._slept_s = 0.0
 
-    def begin(self) -> None:
-        """The computing of a step starts here: CPU time before this is not paced."""
+    def begin(self, size: int | None = None) -> None:
+        """The computing of a step starts here: CPU time before this is not paced.
+
+        Steps of one `size`, the number of samples, cost about the same.
+        """
+        self._size = size
+        self._is_settled = False
+        self._num_gradients, self._last_gradient = 0, self._num_gradients
         self._quantum_s = max(_QUANTUM_S, self._step_debt_s / _SLEEPS_PER_STEP)
         self._step_debt_s = 0.0
         self._is_computing = True
@@ -101,11 +136,19 @@ class Pacer:
         """
         if self._is_computing:
             self._charge()
+            if not self._is_settled:
+                self._is_settled = True
+                self._smooth()
             self._pay(at_least_s=0.0)
+            # What was slept too long is made up for bit by bit, too.
+            self._spread_s = max(self._spread_s + self._debt_s, -_CREDIT_S)
+            self._debt_s = 0.0
 
     def set_speed(self, speed: float) -> None:
         """Runs at another speed from here on: the emulated node is throttled, or recovers."""
         self._speed = _checked(speed)
+        self._usual.clear()
+        self._spread_s = 0.0
 
     def report(self) -> PacingReport:
         """What was asked for and what came of it so far."""
@@ -138,7 +181,12 @@ class Pacer:
 
     def _hook_parameter(self, parameter: Tensor) -> RemovableHandle:
         def on_gradient(_: Tensor) -> None:
-            self._on_progress()
+            self._num_gradients += 1
+            if self._num_gradients == self._last_gradient:
+                # Before whoever sends this one; nobody else may know when a step has computed.
+                self.settle()
+            else:
+                self._on_progress()
 
         # torch refuses hooks on a frozen parameter, which may be unfrozen later.
         needs_grad = parameter.requires_grad
@@ -148,6 +196,20 @@ class Pacer:
         )
         parameter.requires_grad_(needs_grad)
         return handle
+
+    def _smooth(self) -> None:
+        """Makes the step owe the usual, and its difference a debt of the steps to come."""
+        owed_s, usual = self._step_debt_s, self._usual.get(self._size)
+        if usual is None or abs(owed_s - usual.mean_s) > _UNUSUAL * usual.mean_s:
+            if len(self._usual) >= _MAX_SIZES:
+                self._usual.clear()
+            self._usual[self._size] = _Usual(owed_s, 1)
+            return
+        self._spread_s += owed_s - usual.mean_s
+        repaid_s = self._spread_s / _USUAL_STEPS
+        self._spread_s -= repaid_s
+        self._debt_s += usual.mean_s - owed_s + repaid_s
+        self._usual[self._size] = usual.after(owed_s)
 
     def _on_progress(self) -> None:
         if self._is_computing:
@@ -173,7 +235,7 @@ class Pacer:
             return
         slept_s = self._sleep(self._debt_s)
         self._slept_s += slept_s
-        self._debt_s = max(self._debt_s - slept_s, -_CREDIT_S)
+        self._debt_s -= slept_s
         self._mark()
 
 

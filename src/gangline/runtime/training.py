@@ -158,7 +158,7 @@ class Training:
             num_done=self.position.phase,
         )
         if self._pacer is not None:
-            self._pacer.begin()
+            self._pacer.begin(handout.share)
         if self._probe is not None:
             self._probe.begin()
         self._clock.handed_out()
