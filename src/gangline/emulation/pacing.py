@@ -52,7 +52,7 @@ _CREDIT_S = 0.1
 make the worker slower than asked. Beyond it the machine was suspended, and nothing is owed."""
 
 
-_USUAL_STEPS = 16
+_USUAL_STEPS = 8
 """Over how many steps of one size the usual debt is averaged, and an unusual one is spread."""
 _UNUSUAL = 0.5
 """A step whose debt differs from the usual by more than this fraction is another kind of step."""
