@@ -140,9 +140,9 @@ class Pacer:
                 self._is_settled = True
                 self._smooth()
             self._pay(at_least_s=0.0)
-            # What was slept too long is made up for bit by bit, too.
-            self._spread_s = max(self._spread_s + self._debt_s, -_CREDIT_S)
-            self._debt_s = 0.0
+            if abs(self._debt_s) <= self._step_debt_s / _USUAL_STEPS:
+                self._spread_s += self._debt_s
+                self._debt_s = 0.0
 
     def set_speed(self, speed: float) -> None:
         """Runs at another speed from here on: the emulated node is throttled, or recovers."""
@@ -235,7 +235,7 @@ class Pacer:
             return
         slept_s = self._sleep(self._debt_s)
         self._slept_s += slept_s
-        self._debt_s -= slept_s
+        self._debt_s = max(self._debt_s - slept_s, -_CREDIT_S)
         self._mark()
 
 
