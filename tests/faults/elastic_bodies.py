@@ -39,6 +39,9 @@ class Setup:
     validate: bool = False
     slow_worker: int | None = None
     """A worker that needs longer for each sample than the others."""
+    broken: tuple[int, int] | None = None
+    """A worker, and the step at which its samples are not numbers."""
+    non_finite: str = "keep"
     wait: dict[int, str] = field(default_factory=dict)
     """Before the batch of a step, wait until the event log says something."""
 
@@ -79,6 +82,7 @@ class Parts:
             accumulate=self.setup.accumulate,
             allocation=self.setup.allocation,
             stateful=stateful,
+            non_finite=self.setup.non_finite,
         )
 
     def epochs(self) -> Any:
@@ -93,6 +97,8 @@ class Parts:
                     wait_for(self.setup.wait[step])
                 if gangline.runtime.api._job.session.place.worker == self.setup.slow_worker:
                     time.sleep(0.008 * len(x))
+                if self.setup.broken == (gangline.runtime.api._job.session.place.worker, step):
+                    x = x * float("nan")
             yield x, y, index
 
     def is_update(self) -> bool:

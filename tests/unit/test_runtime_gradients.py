@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
@@ -345,3 +346,23 @@ def test_paused_passes_add_up_locally_until_one_is_exchanged() -> None:
         assert len(exchange.group.take()) == 1
     assert model[0].weight.grad is not None
     assert torch.equal(model[0].weight.grad, torch.ones(4, 4)), "twice a half of 1"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_gradient_that_is_not_finite_is_found_in_any_unit(
+    dtype: torch.dtype, value: float
+) -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4, dtype=dtype) for _ in range(3)))
+    with exchanging(model, unit_bytes=64) as exchange:
+        for layer in range(3):
+            exchange.gradients.start(0.5, is_update=True)
+            model(torch.ones(2, 4, dtype=dtype)).sum().backward()
+            assert exchange.gradients.is_finite
+            handle = model[layer].bias.register_hook(lambda gradient: gradient.fill_(value))
+            model.zero_grad()
+            exchange.gradients.start(0.5, is_update=True)
+            model(torch.ones(2, 4, dtype=dtype)).sum().backward()
+            handle.remove()
+            assert not exchange.gradients.is_finite
+            model.zero_grad()

@@ -37,6 +37,8 @@ class Statement(NamedTuple):
     """The newest view that this worker holds; the least of these is held by all."""
     last_cut: int
     """The furthest step whose batch this worker has cut; loaders with processes cut ahead."""
+    non_finite: int
+    """Where this worker's own gradient is not finite: its id + 1; else 0."""
 
 
 class Agreed(NamedTuple):

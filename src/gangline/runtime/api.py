@@ -78,6 +78,7 @@ def prepare(
     every: int = DEFAULT_EVERY,
     keep: int = DEFAULT_KEEP,
     resume: bool | None = None,
+    non_finite: str = "keep",
 ) -> Any:
     """Makes models, optimizers and a DataLoader take part in the job; returns them in the same order.
 
@@ -99,6 +100,9 @@ def prepare(
       `every` steps; the newest `keep` stay.
     - `resume`: go on from the newest good checkpoint in that folder, if there is one (default: what
       `gangline run --resume` says).
+    - `non_finite`: what to do where a worker's gradient is infinite or not a number: "keep" sums it,
+      as one process would (and a GradScaler expects); "evict" ends that worker with a GradientError,
+      and the others do the batch without it. Either way an event names the worker.
     """
     session = _session()
     if _job.training is not None:
@@ -119,6 +123,7 @@ def prepare(
         if checkpoint is None
         else CheckpointOptions(folder=Path(checkpoint), every=every, keep=keep),
         resume=resume,
+        non_finite=non_finite,
     )
     training, prepared = set_up(session, objects, options)
     _job.training = training

@@ -16,6 +16,7 @@ changes beyond that is agreed in the header and exchanged after it: late, but ne
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -66,6 +67,7 @@ class Gradients:
         self._plan: list[int] = []
         self._num_sent = 0
         self._exchanges: list[Future[None]] = []
+        self._squares: list[torch.Tensor] = []
         self._in_backward = False
         self._is_update = False
         self._is_paused = False
@@ -163,6 +165,7 @@ class Gradients:
         self._plan = self._plans.get(self._phase, everything)
         self._num_sent = 0
         self._exchanges = []
+        self._squares = []
         self._in_backward = True
 
     def finish_local(self, *, is_forced: bool = False) -> bool:
@@ -192,30 +195,37 @@ class Gradients:
         """Sends the last unit with the header, and waits until all sums are there."""
         has_gradient = bytes(slot.content is not Content.EMPTY for slot in self._slots)
         changed_buffers = self._buffers.changed()
+        dirty = [any(slot.content is Content.LOCAL for slot in unit.slots) for unit in self._units]
+        last = self._units[self._plan[-1]] if self._plan else None
+        for unit in self._units:
+            if unit is last or (dirty[unit.index] and unit.index not in self._plan):
+                self._complete(unit)
         header = encode(
             statement._replace(
                 phase=self._phase,
                 gradients=checksum(has_gradient),
                 buffers=checksum(changed_buffers),
+                non_finite=0 if self.is_finite else statement.non_finite,
             ),
-            [any(slot.content is Content.LOCAL for slot in unit.slots) for unit in self._units],
+            dirty,
         )
-        last = self._units[self._plan[-1]] if self._plan else None
         self._send(last, header)
         for future in self._exchanges:
             future.result()
         agreed = decode(header)
         if agreed.differ(*POSITION):
             raise MismatchError(drifted_apart(agreed))
-        late = [i for i, dirty in enumerate(agreed.units) if dirty and i not in self._plan]
+        late = [i for i, is_sent in enumerate(agreed.units) if is_sent and i not in self._plan]
         for index in late:
+            if not dirty[index]:
+                self._complete(self._units[index])
             self._send(self._units[index])
         flags = self._agree(has_gradient, differ=agreed.differ("gradients"))
         self._exchange_buffers(changed_buffers, differ=agreed.differ("buffers"))
         for future in self._exchanges:
             future.result()
         self._publish(sorted({*self._plan, *late}), flags)
-        self._plans[self._phase] = [i for i, dirty in enumerate(agreed.units) if dirty]
+        self._plans[self._phase] = [i for i, is_sent in enumerate(agreed.units) if is_sent]
         self._phase += 1
         return agreed
 
@@ -352,19 +362,30 @@ class Gradients:
 
     def _send_up_to(self, end: int) -> None:
         while self._num_sent < end:
-            self._send(self._units[self._plan[self._num_sent]])
+            unit = self._units[self._plan[self._num_sent]]
+            self._complete(unit)
+            self._send(unit)
             self._num_sent += 1
+
+    def _complete(self, unit: Unit) -> None:
+        """What does not count in the sum to come becomes zero; the rest is looked at."""
+        flat = unit.allocate()
+        rank = self._communicator.group.rank
+        for slot in unit.slots:
+            if slot.content is Content.EMPTY or (slot.content is Content.GLOBAL and rank != 0):
+                slot.place.zero_()
+        # One pass over memory that is still in the cache; half precision would overflow.
+        is_half = flat.itemsize < 4
+        self._squares.append(flat.sum(dtype=torch.float32) if is_half else torch.dot(flat, flat))
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether this worker's own part of the gradient is (its squares, too: so large is none)."""
+        return all(math.isfinite(square) for square in self._squares)
 
     def _send(self, unit: Unit | None, header: Header | None = None) -> None:
         """Queues the exchange of a unit (None: of a header alone)."""
         flat = torch.zeros(0) if unit is None else unit.allocate()
-        if unit is not None:
-            rank = self._communicator.group.rank
-            for slot in unit.slots:
-                if slot.content is Content.EMPTY or (slot.content is Content.GLOBAL and rank != 0):
-                    assert slot.view is not None
-                    slot.view.zero_()
-
         ready = mark(flat.device)
 
         def exchange(group: Group) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gangline.collectives import Group
 
 REDUCTIONS = ("mean", "sum")
+NON_FINITE = ("keep", "evict")
 DEFAULT_ALLOCATION = "balanced"
 _VIEW_WAIT_S = 60.0
 
@@ -58,6 +59,7 @@ class Options:
     max_share: int | None
     checkpoint: CheckpointOptions | None = None
     resume: bool | None = None
+    non_finite: str = "keep"
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -65,6 +67,10 @@ class Options:
         if self.reduction not in REDUCTIONS:
             raise UsageError(
                 f"reduction must be one of {', '.join(REDUCTIONS)}, not {self.reduction!r}"
+            )
+        if self.non_finite not in NON_FINITE:
+            raise UsageError(
+                f"non_finite must be one of {', '.join(NON_FINITE)}, not {self.non_finite!r}"
             )
         if self.weight is not None and self.reduction == "sum":
             raise UsageError(
@@ -181,7 +187,12 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
     if has_batch_norm:
         _check_batch_norm(global_batch, session.group.size)
     return Request(
-        prepared=Prepared(models=models, optimizers=optimizers, stateful=options.stateful),
+        prepared=Prepared(
+            models=models,
+            optimizers=optimizers,
+            stateful=options.stateful,
+            evicts_non_finite=options.non_finite == "evict",
+        ),
         loader=loader,
         options=options,
         length=length,

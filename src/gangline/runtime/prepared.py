@@ -20,3 +20,5 @@ class Prepared:
     models: Sequence[nn.Module]
     optimizers: Sequence[torch.optim.Optimizer]
     stateful: Sequence[Any]
+    evicts_non_finite: bool = False
+    """Whether a worker whose gradient is not finite is put out, and its batch done by the others."""

@@ -22,8 +22,8 @@ from gangline.runtime.session import Session, now
 from gangline.runtime.snapshot import Snapshot
 from gangline.runtime.stepclock import StepClock
 from gangline.runtime.telling import tell_links, tell_pacing, tell_step, tell_view
-from gangline.spec.errors import ExchangeError, MismatchError, UsageError
-from gangline.spec.event import EpochDone
+from gangline.spec.errors import ExchangeError, GradientError, MismatchError, UsageError
+from gangline.spec.event import EpochDone, GradientNotFinite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -281,6 +281,7 @@ class Training:
             rates=self._rates_checksum(),
             newest_view=self.views.held,
             last_cut=self.views.last_cut,
+            non_finite=self.session.place.worker + 1,
         )
         self._faults.reach("exchange", handout.step)
         try:
@@ -290,10 +291,31 @@ class Training:
             self._void()
             return
         self._clock.exchanged()
+        if agreed.most.non_finite and not self._is_sound(agreed, handout):
+            return
         self._check_rates(agreed)
         adoption = self.views.agree(agreed)
         if adoption is not None and self.session.group.rank == 0:
             self.record_view(adoption)
+
+    def _is_sound(self, agreed: Agreed, handout: Handout) -> bool:
+        """Somebody's gradient is not finite: whether the sum is taken all the same."""
+        worker = self.session.place.worker
+        is_evicted = self.prepared.evicts_non_finite
+        if not self._gradients.is_finite:
+            self.session.record(GradientNotFinite(t=now(), worker=worker, step=handout.step))
+            if is_evicted:
+                raise GradientError(
+                    f"the gradient of worker {worker} is not finite at step {handout.step}: its "
+                    "machine computes wrongly, or its samples are broken. The others go on without "
+                    'it, as prepare(non_finite="evict") says'
+                )
+        if is_evicted:
+            culprit = agreed.most.non_finite - 1
+            error = ExchangeError(f"the gradient of worker {culprit} is not finite")
+            self._membership.fail(error, self.position)
+            self._void()
+        return not is_evicted
 
     def record_view(self, adoption: Adoption) -> None:
         """Writes down from which step on a view holds, and why."""

@@ -5,6 +5,7 @@
     ├── UsageError          a call, flag or file says something that cannot be done (also a ValueError)
     │   └── UnsupportedError    it is well-formed, but this software refuses it, and says what to do
     ├── MismatchError       workers of one job disagree (another model, data set, loop, version)
+    ├── GradientError       this worker's gradient is not finite, and such workers are put out
     ├── LaunchError         a worker process could not be started, or ended badly
     ├── ExchangeError       an exchange with the other workers failed
     │   ├── ExchangeAborted     it was broken off on purpose, by this process
@@ -29,6 +30,10 @@ class UnsupportedError(UsageError):
 
 class MismatchError(GanglineError):
     """The workers of one job disagree about what they are training."""
+
+
+class GradientError(GanglineError):
+    """This worker's gradient is not finite, and the job wants no such worker."""
 
 
 class LaunchError(GanglineError):

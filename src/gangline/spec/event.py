@@ -137,6 +137,13 @@ class FaultFired(Event, frozen=True, kw_only=True, tag="fault_fired"):
     """The place in the step; `any` for a fault at a time."""
 
 
+class GradientNotFinite(Event, frozen=True, kw_only=True, tag="gradient_not_finite"):
+    """A worker's own part of a gradient was infinite or not a number, before it was summed."""
+
+    worker: int
+    step: int
+
+
 class EpochDone(Event, frozen=True, kw_only=True, tag="epoch_done"):
     """All batches of an epoch have been handed out and used."""
 
@@ -219,6 +226,7 @@ AnyEvent = (
     | Regrouped
     | StepSummary
     | FaultFired
+    | GradientNotFinite
     | EpochDone
     | LinkMeasured
     | PacingMeasured
