@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -76,25 +77,41 @@ def describe_difference(expected: Any, found: Any) -> str:
     return f"{len(found)} of them instead of {len(expected)}"
 
 
+Carry = Callable[[Tensor], None]
+"""Moves a flat tensor in host memory between workers: out of it, or into it."""
+
+
 def copy_tensors(group: Group, tensors: Sequence[Tensor], *, root: int = 0) -> None:
-    """Gives all workers the root's values, in pieces of a few megabytes, whatever their devices."""
+    """Gives all workers the root's values, whatever their devices."""
+    _carry_tensors(tensors, lambda flat: group.broadcast(flat, root), is_source=group.rank == root)
+
+
+def _carry_tensors(tensors: Sequence[Tensor], carry: Carry, *, is_source: bool) -> None:
+    """Moves tensors in pieces of a few megabytes; large ones are pieces of their own."""
     piece: list[Tensor] = []
     size = 0
     for tensor in [*tensors, None]:
         if piece and (
             tensor is None or tensor.dtype != piece[0].dtype or size + tensor.nbytes > _PIECE_BYTES
         ):
-            _copy_piece(group, piece, root)
+            _carry_piece(piece, carry, is_source=is_source)
             piece, size = [], 0
         if tensor is not None and tensor.numel():
             piece.append(tensor)
             size += tensor.nbytes
 
 
-def _copy_piece(group: Group, tensors: list[Tensor], root: int) -> None:
-    flat = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors])
-    carrier = flat.view(torch.uint8) if flat.dtype == torch.bool else flat
-    group.broadcast(carrier, root)
+def _carry_piece(tensors: list[Tensor], carry: Carry, *, is_source: bool) -> None:
+    first = tensors[0].detach()
+    if len(tensors) == 1 and first.is_cpu and first.is_contiguous():
+        flat = first.reshape(-1)  # the tensor's own memory
+    elif is_source:
+        flat = torch.cat([tensor.detach().reshape(-1).cpu() for tensor in tensors])
+    else:
+        flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=first.dtype)
+    carry(flat.view(torch.uint8) if flat.dtype == torch.bool else flat)
+    if is_source or flat.data_ptr() == first.data_ptr():
+        return
     start = 0
     for tensor in tensors:
         _copy(tensor.data, flat[start : start + tensor.numel()].view_as(tensor))
@@ -120,23 +137,48 @@ def copy_state(group: Group, objects: Sequence[Any], *, root: int = 0) -> None:
 
 def copy_value(group: Group, value: Any, *, root: int) -> Any:
     """The root's value on all workers: nested dicts, lists, numbers and tensors."""
-    is_root = group.rank == root
-    payload, tensors = b"", list[Tensor]()
-    if is_root:
-        document, tensors = pack_state(value)
-        payload = msgspec.msgpack.encode((document, tensor_specs(tensors)))
-    length = torch.tensor([len(payload)], dtype=torch.int64)
-    group.broadcast(length, root)
-    carrier = torch.zeros(int(length), dtype=torch.uint8)
-    if is_root:
-        carrier = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-    group.broadcast(carrier, root)
-    if is_root:
-        copy_tensors(group, [tensor.cpu() for tensor in tensors], root=root)
+
+    def carry(flat: Tensor) -> None:
+        group.broadcast(flat, root)
+
+    if group.rank == root:
+        _carry_out(value, carry)
         return value
+    return _carry_in(carry)
+
+
+def copy_value_to(group: Group, value: Any, *, root: int, to: Sequence[int]) -> Any:
+    """The root's value on the workers `to`; the others take no part, and get None.
+
+    Where it is for most of them, all take part: a broadcast is one way for all.
+    """
+    if 2 * len(to) > group.size:
+        return copy_value(group, value, root=root)
+    if group.rank == root:
+        for rank in to:
+            _carry_out(value, lambda flat, rank=rank: group.send(flat, rank))  # type: ignore[misc]
+        return value
+    if group.rank in to:
+        return _carry_in(lambda flat: group.receive(flat, root))
+    return None
+
+
+def _carry_out(value: Any, carry: Carry) -> None:
+    document, tensors = pack_state(value)
+    payload = msgspec.msgpack.encode((document, tensor_specs(tensors)))
+    carry(torch.tensor([len(payload)], dtype=torch.int64))
+    carry(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
+    _carry_tensors(tensors, carry, is_source=True)
+
+
+def _carry_in(carry: Carry) -> Any:
+    length = torch.zeros(1, dtype=torch.int64)
+    carry(length)
+    payload = torch.zeros(int(length), dtype=torch.uint8)
+    carry(payload)
     document, specs = msgspec.msgpack.decode(
-        carrier.numpy().tobytes(), type=tuple[bytes, list[tuple[str, list[int]]]]
+        payload.numpy().tobytes(), type=tuple[bytes, list[tuple[str, list[int]]]]
     )
     received = empty_tensors(specs)
-    copy_tensors(group, received, root=root)
+    _carry_tensors(received, carry, is_source=False)
     return unpack_state(document, received)

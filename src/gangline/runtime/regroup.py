@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from gangline.collectives import gather_bytes
-from gangline.runtime.handshake import compare, copy_value
+from gangline.runtime.handshake import compare, copy_value, copy_value_to
 from gangline.runtime.position import Position
 
 if TYPE_CHECKING:
@@ -53,8 +53,10 @@ def become_alike(
     num_behind = sum(one != furthest for one in positions)
     if num_behind == 0:
         return Truth(position, results, was_behind=False, num_behind=0)
-    own = (snapshot.export(), results) if group.rank == root else None
-    state, results = copy_value(group, own, root=root)
+    results = copy_value(group, results if group.rank == root else None, root=root)
+    behind = [rank for rank, one in enumerate(positions) if one != furthest]
+    own = snapshot.export() if group.rank == root else None
+    state = copy_value_to(group, own, root=root, to=behind)
     was_behind = position != furthest
     if was_behind:
         snapshot.load(state)
