@@ -39,3 +39,11 @@ def test_the_past_cannot_be_scheduled():
     clock.schedule(5.0, lambda: clock.schedule(4.0, lambda: None))
     with pytest.raises(ValueError, match=r"cannot schedule at 4.0: it is 5.0 already"):
         clock.run()
+
+
+def test_nothing_happens_after_the_stop():
+    clock, seen = VirtualClock(), []
+    clock.schedule(1.0, clock.stop)
+    clock.schedule(2.0, lambda: seen.append("late"))
+    clock.run()
+    assert (seen, clock.now) == ([], 1.0)

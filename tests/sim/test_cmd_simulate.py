@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from gangline.cli import cmd_simulate
+from gangline.cli.main import run_command
 from gangline.eventlog import read_run
 from gangline.spec.errors import UsageError
 from gangline.spec.event import LogOpened, RunEnded, StepDone
@@ -90,3 +91,45 @@ def test_nonsense_is_refused(invoke):
         invoke("--global-batch", "0")
     with pytest.raises(UsageError, match="no allocation 'best'"):
         invoke("--allocation", "best")
+
+
+PLAN = """
+[[faults]]
+worker = 1
+step = 10
+kind = "kill"
+
+[[faults]]
+worker = 2
+step = 99
+kind = "cut"
+for_s = 1.0
+"""
+
+
+def test_it_says_what_was_survived(invoke, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN)
+    text = invoke("--faults", str(plan), "--samples", "3000")
+    assert "survived 1 fault (kill of worker 1 in step 10): 0 samples lost, 0 used twice" in text
+    assert "the group recovered in 0." in text
+    assert "not reached: 1 fault (cut of worker 2 in step 99)" in text
+    answer = json.loads(invoke("--faults", str(plan), "--respawn", "--json"))
+    assert answer["survival"]["samples_lost"] == 0
+    assert [fault["kind"] for fault in answer["survival"]["unreached"]] == ["cut"]
+    assert answer["views"][-1]["members"] == [0, 2, 3]
+
+
+def test_it_fails_when_the_faults_leave_nobody(tmp_path, capsys):
+    (tmp_path / "c.toml").write_text('[[nodes]]\nname = "one"\n')
+    (tmp_path / "p.toml").write_text('[[faults]]\nworker = 0\nstep = 3\nkind = "kill"\n')
+    arguments = ["--cluster", str(tmp_path / "c.toml"), "--faults", str(tmp_path / "p.toml")]
+    assert run_command(["simulate", *arguments]) == 1
+    assert "the run ended early: no worker is left" in capsys.readouterr().out
+
+
+def test_a_plan_for_more_workers_is_refused(invoke, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text('[[faults]]\nworker = 7\nstep = 3\nkind = "kill"\n')
+    with pytest.raises(UsageError, match="the job has 4 workers, 0 to 3: correct the plan"):
+        invoke("--faults", str(plan))

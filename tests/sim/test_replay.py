@@ -10,10 +10,11 @@ import pytest
 
 from gangline.control import ControlOptions, PublishView, Say
 from gangline.eventlog import EventWriter, read_events
-from gangline.simulation import Scenario, replay, simulate
+from gangline.simulation import Course, Scenario, replay, simulate
 from gangline.simulation.scenario import SimulatedNode, Throttle
 from gangline.spec.errors import LogError, UsageError
 from gangline.spec.event import Decision, StepDone, ViewAdopted
+from gangline.spec.faults import Fault, FaultPlan
 
 THROTTLE = Throttle(from_step=60, to_step=100, factor=3.0)
 
@@ -80,6 +81,19 @@ def test_a_log_of_summaries_cannot_be_replayed(tmp_path):
     _, events = record(tmp_path / "log.jsonl", options=options, scenario=many, steps=2)
     with pytest.raises(LogError, match="step 0 is logged as a summary of 100 workers"):
         replay(events, options=options)
+
+
+def test_a_log_of_changing_members_cannot_be_replayed():
+    events = []
+    simulate(
+        cluster(),
+        options=ControlOptions(global_batch=64),
+        steps=10,
+        sink=events.append,
+        course=Course(faults=FaultPlan(faults=(Fault(worker=1, kind="kill", step=3),))),
+    )
+    with pytest.raises(LogError, match="worker 0 was regrouped with step 3; a run whose members"):
+        replay(events, options=ControlOptions(global_batch=64))
 
 
 def test_a_log_without_a_view_cannot_be_replayed():

@@ -113,8 +113,11 @@ def test_first_steps_take_longer():
         ('[[nodes]]\nname="a"\n[[nodes]]\nname="a"', "used more than once: a"),
         ('[[nodes]]\nname="a"\nspede=1.0', "unknown field `spede`"),
         ("[[nodes]\n", "is not usable"),
-        ('exchange_s=-1.0\n[[nodes]]\nname="a"', "exchange_s and update_s must be 0 or more"),
-        ('first_step_factors=[0.0]\n[[nodes]]\nname="a"', "first_step_factors above 0"),
+        ('exchange_s=-1.0\n[[nodes]]\nname="a"', "exchange_s must be 0 or more, not -1.0"),
+        (
+            'first_step_factors=[0.0]\n[[nodes]]\nname="a"',
+            "first_step_factors must be above 0, not",
+        ),
         ('view_lag_steps=0\n[[nodes]]\nname="a"', "view_lag_steps must be at least 1, not 0"),
         ('per_sample_s=0.0\n[[nodes]]\nname="a"', "per_sample_s must be above 0, not 0.0"),
     ],

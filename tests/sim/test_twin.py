@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,7 @@ from twin_bodies import train_unlike
 
 from gangline.control import ControlOptions, Say
 from gangline.eventlog import NullWriter, read_run
+from gangline.observe.ledger import read_ledger
 from gangline.runtime.coordinator import Hub
 from gangline.runtime.messages import (
     PROTOCOL_VERSION,
@@ -18,10 +21,17 @@ from gangline.runtime.messages import (
     Ready,
     ViewPublished,
 )
-from gangline.simulation import Scenario, replay, simulate
+from gangline.simulation import Course, Scenario, replay, simulate
 from gangline.simulation.scenario import SimulatedNode, Throttle
 from gangline.spec.address import WireAddress
-from gangline.spec.event import Decision, StepDone
+from gangline.spec.event import Decision, FaultFired, StepDone, ViewAdopted
+from gangline.spec.faults import FaultPlan
+
+sys.path.append(str(Path(__file__).parents[1] / "faults"))
+
+from elastic_bodies import Setup
+
+from elastic_jobs import kill, run_with
 
 if TYPE_CHECKING:
     from gangline.runtime.coordinator.hub import Outgoing
@@ -105,3 +115,39 @@ def test_a_real_runs_log_replayed_gives_its_decisions(worker_pool: WorkerPool) -
         (one.what, one.reason) for one in decided
     ]
     assert len(said) - len(decided) <= 1
+
+
+def memberships(events: list[AnyEvent]) -> list[tuple[int, ...]]:
+    """Who took part, in the order of the views that held."""
+    views = {one.view: tuple(one.members) for one in events if isinstance(one, ViewAdopted)}
+    members = [views[number] for number in sorted(views)]
+    return [one for one, before in zip(members, [(), *members], strict=False) if one != before]
+
+
+def faults_of(events: list[AnyEvent]) -> list[tuple[int, int, str, str]]:
+    return [
+        (one.worker, one.step, one.fault, one.where)
+        for one in sorted(events, key=lambda event: event.t)
+        if isinstance(one, FaultFired)
+    ]
+
+
+def test_a_fault_plan_leads_to_the_same_memberships_in_both(tmp_path: Path) -> None:
+    setup, plan = Setup(), [kill(1, 3, "exchange"), kill(0, 8, "forward")]
+    real = run_with(tmp_path, setup, plan, workers=4)
+    events: list[AnyEvent] = []
+    simulate(
+        Scenario(nodes=(SimulatedNode(name="here", workers=4),)),
+        options=ControlOptions(global_batch=setup.batch, allocation="equal"),
+        steps=setup.steps,
+        sink=events.append,
+        course=Course(samples=setup.samples, faults=FaultPlan(faults=tuple(plan))),
+    )
+    assert memberships(real.events) == memberships(events) == [(0, 1, 2, 3), (0, 2, 3), (2, 3)]
+    assert faults_of(real.events) == faults_of(events)
+    assert [
+        (window.step, window.epoch, window.start, window.stop) for window in real.ledger.windows
+    ] == [
+        (window.step, window.epoch, window.start, window.stop)
+        for window in read_ledger(events).windows
+    ]

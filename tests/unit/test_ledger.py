@@ -9,7 +9,7 @@ import pytest
 
 from gangline.observe.ledger import read_ledger
 from gangline.spec.errors import LogError
-from gangline.spec.event import Event, Regrouped, StepDone, ViewAdopted
+from gangline.spec.event import Event, Regrouped, StepDone, StepSummary, ViewAdopted
 
 
 def step(
@@ -149,3 +149,38 @@ def test_a_run_that_did_nothing_has_an_empty_ledger() -> None:
     assert ledger.windows == ()
     assert ledger.num_epochs == 0
     ledger.check(length=8)
+
+
+def summary(number: int, *, view: int = 0) -> StepSummary:
+    return StepSummary(
+        t=float(number),
+        step=number,
+        epoch=number // 3,
+        view=view,
+        workers=100,
+        samples=8,
+        start=8 * (number % 3),
+        stop=8 * (number % 3) + 8,
+        least_compute_s=0.1,
+        median_compute_s=0.1,
+        greatest_compute_s=0.1,
+        slowest=0,
+        exchange_s=0.0,
+        update_s=0.0,
+    )
+
+
+def test_summaries_of_many_workers_are_read_too() -> None:
+    events = [*(summary(number) for number in range(3)), regrouped(1, 2), summary(2, view=1)]
+    ledger = read_ledger(events)
+    ledger.check(length=24, epochs=1)
+    assert ledger.num_void == 1
+
+
+def test_lost_and_repeated_samples_are_counted() -> None:
+    whole = read_ledger(both(range(6)))
+    assert (whole.count_lost(length=24), whole.count_repeated()) == (0, 0)
+    holes = read_ledger([step(0), step(2, start=12), step(3), step(5)])
+    assert holes.count_lost() == 4 + 8
+    assert holes.count_lost(length=24) == 4 + 8 + 4
+    assert read_ledger([step(0), step(1, start=4)]).count_repeated() == 4

@@ -9,13 +9,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gangline.cli.output import JsonFlag, out, print_json
+from gangline.cli.output import EXIT_FAILURE, JsonFlag, out, print_json
+from gangline.cli.survival import Survival, Witness
 from gangline.control import ControlOptions
-from gangline.eventlog import EventSink, EventWriter, NullWriter, log_path
-from gangline.simulation import Scenario, SimulationResult
+from gangline.eventlog import EventWriter, log_path
+from gangline.simulation import Course, Scenario, SimulationResult
 from gangline.simulation import simulate as run_simulation
-from gangline.simulation.clock import VirtualClock
 from gangline.spec.errors import UsageError
+from gangline.spec.faults import FaultPlan
 from gangline.spec.view import View
 
 SAMPLES_PER_WORKER = 64
@@ -41,6 +42,10 @@ class SimulationSummary(msgspec.Struct, frozen=True, kw_only=True):
     efficiency_second_half: float
     """The same, when the start is over."""
     views: list[View]
+    survival: Survival
+    """What became of the faults, and of the samples."""
+    problem: str | None
+    """Why the run ended before its last step, where it did."""
     log: str | None
     """The event log, where one was written."""
 
@@ -63,6 +68,20 @@ def simulate(
     ] = None,
     allocation: Annotated[str, typer.Option(help="How the global batch is cut.")] = "balanced",
     seed: Annotated[int, typer.Option(help="What noise and random cuts are drawn with.")] = 0,
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Samples per epoch; the whole run is one epoch if not given."),
+    ] = None,
+    faults: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A fault plan (TOML): what goes wrong, and when."),
+    ] = None,
+    respawn: Annotated[
+        bool, typer.Option("--respawn", help="Start workers again that were killed.")
+    ] = False,
+    max_respawns: Annotated[
+        int, typer.Option(min=1, help="How many, over the whole run, with --respawn.")
+    ] = 3,
     run_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write the event log here, for `gangline report`."),
@@ -70,6 +89,11 @@ def simulate(
     as_json: JsonFlag = False,
 ) -> None:
     """Try out a cluster and an allocation: the same decisions as in a real run, in virtual time."""
+    course = Course(
+        samples=samples,
+        faults=FaultPlan() if faults is None else FaultPlan.from_toml(faults),
+        respawns=max_respawns if respawn else 0,
+    )
     scenario = Scenario.from_toml(cluster)
     default_batch = SAMPLES_PER_WORKER * len(scenario.worker_nodes)
     options = ControlOptions(
@@ -77,47 +101,60 @@ def simulate(
         allocation=allocation,
         seed=seed,
     )
-    clock = VirtualClock()
+    course.faults.check(workers=len(scenario.worker_nodes))
     log = None if run_dir is None else log_path(run_dir, "simulator")
-    sink = _open_log(log, run=cluster.stem, clock=clock)
+    witness = Witness()
+    if log is not None:
+        witness.sink = _open_log(log, run=cluster.stem, witness=witness)
     try:
         result = run_simulation(
-            scenario, options=options, steps=steps, seed=seed, sink=sink.write, clock=clock
+            scenario, options=options, steps=steps, seed=seed, sink=witness.write, course=course
         )
     finally:
-        sink.close()
-    summary = _summary(result, scenario=scenario, options=options, log=log)
+        witness.sink.close()
+    survival = witness.judge(result, length=samples)
+    summary = _summary(
+        result, workers=len(scenario.worker_nodes), options=options, survival=survival, log=log
+    )
     if as_json:
         print_json(summary)
     else:
         _print_summary(summary)
+    if result.problem is not None:
+        raise typer.Exit(EXIT_FAILURE)
 
 
-def _open_log(path: Path | None, *, run: str, clock: VirtualClock) -> EventSink:
-    if path is None:
-        return NullWriter()
+def _open_log(path: Path, *, run: str, witness: Witness) -> EventWriter:
     if path.exists():
         raise UsageError(f"there is a log already: {path}; give another --run-dir, or remove it")
-    return EventWriter(path, run=run, source="simulator", clock=lambda: clock.now)
+    return EventWriter(path, run=run, source="simulator", clock=lambda: witness.now)
 
 
 def _summary(
-    result: SimulationResult, *, scenario: Scenario, options: ControlOptions, log: Path | None
+    result: SimulationResult,
+    *,
+    workers: int,
+    options: ControlOptions,
+    survival: Survival,
+    log: Path | None,
 ) -> SimulationSummary:
     history = result.history
     later = msgspec.structs.replace(result, history=history[len(history) // 2 :])
+    count = max(len(history), 1)
     return SimulationSummary(
-        workers=len(scenario.worker_nodes),
+        workers=workers,
         steps=len(history),
         global_batch=options.global_batch,
         allocation=options.allocation,
         seed=options.seed,
         wall_s=result.wall_s,
-        step_s=sum(step.step_s for step in history) / len(history),
-        optimum_s=sum(step.optimum_s for step in history) / len(history),
+        step_s=sum(step.step_s for step in history) / count,
+        optimum_s=sum(step.optimum_s for step in history) / count,
         efficiency=result.efficiency,
         efficiency_second_half=later.efficiency,
         views=list(result.views),
+        survival=survival,
+        problem=result.problem,
         log=None if log is None else str(log),
     )
 
@@ -130,6 +167,7 @@ def _print_summary(summary: SimulationSummary) -> None:
         f"a step takes {summary.step_s * 1000:.3f} ms; computing alone could take "
         f"{summary.optimum_s * 1000:.3f} ms: efficiency {summary.efficiency:.3f} "
         f"({summary.efficiency_second_half:.3f} in the second half)",
+        *summary.survival.sentences(),
     ):
         console.print(Text(line))
     table = Table(box=None, pad_edge=False)
@@ -140,5 +178,7 @@ def _print_summary(summary: SimulationSummary) -> None:
         more = " …" if len(view.shares) > MAX_SHOWN_SHARES else ""
         table.add_row(str(view.number), Text(shown + more), Text(view.reason))
     console.print(table, soft_wrap=False)
+    if summary.problem is not None:
+        console.print(Text(f"the run ended early: {summary.problem}"))
     if summary.log is not None:
         console.print(Text(f"event log: {summary.log}"))

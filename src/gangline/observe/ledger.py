@@ -14,17 +14,20 @@ next group goes on behind that step though nobody else reported it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from gangline.spec.errors import LogError
-from gangline.spec.event import Regrouped, StepDone, ViewAdopted
+from gangline.spec.event import Regrouped, StepDone, StepSummary, ViewAdopted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gangline.spec.event import Event
+
+Report: TypeAlias = StepDone | StepSummary
+"""Somebody did a step: one worker, or many of whom one line speaks."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,16 +57,42 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         """Epochs of which a step was committed."""
         return 1 + max((window.epoch for window in self.windows), default=-1)
 
+    def count_lost(self, *, length: int | None = None) -> int:
+        """Samples before the last one that was used which no step used; of `length` in each epoch."""
+        lost = 0
+        for epoch in range(self.num_epochs):
+            end = 0
+            for window in self._of(epoch):
+                lost += max(0, window.start - end)
+                end = max(end, window.stop)
+            if length is not None and epoch < self.num_epochs - 1:
+                lost += max(0, length - end)
+        return lost
+
+    def count_repeated(self) -> int:
+        """Samples that were used more often than once in an epoch; each further time counts."""
+        repeated = 0
+        for epoch in range(self.num_epochs):
+            end = 0
+            for window in self._of(epoch):
+                repeated += max(0, min(end, window.stop) - window.start)
+                end = max(end, window.stop)
+        return repeated
+
     def problems(self, *, length: int, epochs: int | None = None) -> list[str]:
         """What is wrong, if `epochs` (all that began) of `length` samples each are complete."""
         found = list(self.contradictions)
         count = self.num_epochs if epochs is None else epochs
         for epoch in range(max(count, self.num_epochs)):
-            windows = [window for window in self.windows if window.epoch == epoch]
-            found += _gaps(epoch, windows, length=length if epoch < count else 0)
+            found += _gaps(epoch, self._of(epoch), length=length if epoch < count else 0)
         for window in self.windows:
             found += _miscounts(window)
         return found
+
+    def _of(self, epoch: int) -> list[Window]:
+        """The windows of an epoch, in the order of its samples."""
+        windows = [window for window in self.windows if window.epoch == epoch]
+        return sorted(windows, key=lambda one: (one.start, one.step))
 
     def check(self, *, length: int, epochs: int | None = None) -> None:
         """Raises LogError unless each sample of each epoch was used exactly once."""
@@ -76,20 +105,20 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_ledger(events: Iterable[Event]) -> Ledger:
     """The committed steps in the events of a run, in whatever order they come."""
-    reports: list[StepDone] = []
+    reports: list[Report] = []
     restarts: set[tuple[int, int]] = set()
     members: dict[int, tuple[int, ...]] = {}
     for event in events:
         match event:
-            case StepDone():
+            case StepDone() | StepSummary():
                 reports.append(event)
             case Regrouped(view=view, step=step):
                 restarts.add((view, step))
                 members[view] = tuple(event.members)
             case ViewAdopted(view=view):
                 members[view] = tuple(event.members)
-    by_step: dict[int, list[StepDone]] = {}
-    void: list[StepDone] = []
+    by_step: dict[int, list[Report]] = {}
+    void: list[Report] = []
     for report in reports:
         if _voided_by(report, restarts) is None:
             by_step.setdefault(report.step, []).append(report)
@@ -109,7 +138,7 @@ def read_ledger(events: Iterable[Event]) -> Ledger:
     )
 
 
-def _voided_by(report: StepDone, restarts: set[tuple[int, int]]) -> int | None:
+def _voided_by(report: Report, restarts: set[tuple[int, int]]) -> int | None:
     """The first view of the group that went back behind this step; None if none did."""
     return min(
         (view for view, step in restarts if report.view < view and report.step >= step),
@@ -117,21 +146,21 @@ def _voided_by(report: StepDone, restarts: set[tuple[int, int]]) -> int | None:
     )
 
 
-def _is_taken_over(report: StepDone, restarts: set[tuple[int, int]]) -> bool:
+def _is_taken_over(report: Report, restarts: set[tuple[int, int]]) -> bool:
     """Whether a group after the one that voided the report goes on behind its step after all."""
     voided = _voided_by(report, restarts)
     assert voided is not None
     return any(view > voided and step > report.step for view, step in restarts)
 
 
-def _window(reports: list[StepDone], members: dict[int, tuple[int, ...]]) -> Window:
+def _window(reports: list[Report], members: dict[int, tuple[int, ...]]) -> Window:
     first = reports[0]
     return Window(
         step=first.step,
         epoch=first.epoch,
         start=first.start,
         stop=first.stop,
-        samples={report.worker: report.samples for report in reports},
+        samples={one.worker: one.samples for one in reports if isinstance(one, StepDone)},
         members=members.get(first.view, ()),
     )
 
@@ -140,7 +169,7 @@ def _gaps(epoch: int, windows: list[Window], *, length: int) -> list[str]:
     """Samples that no window holds, and those that several hold."""
     found = []
     end = 0
-    for window in sorted(windows, key=lambda one: (one.start, one.step)):
+    for window in windows:
         place = f"epoch {epoch}, step {window.step}"
         if window.start > end:
             found.append(

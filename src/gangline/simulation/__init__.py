@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The runtime's twin under a virtual clock: simulated workers, the same decisions, the same log."""
 
+from gangline.simulation.course import Course as Course
+from gangline.simulation.course import Recovery as Recovery
 from gangline.simulation.replay import replay as replay
-from gangline.simulation.run import SimulatedStep as SimulatedStep
 from gangline.simulation.run import SimulationResult as SimulationResult
 from gangline.simulation.run import simulate as simulate
 from gangline.simulation.scenario import Scenario as Scenario
+from gangline.simulation.yardstick import SimulatedStep as SimulatedStep

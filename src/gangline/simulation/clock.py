@@ -36,3 +36,7 @@ class VirtualClock:
         while self._heap:
             self.now, _, _, action = heapq.heappop(self._heap)
             action()
+
+    def stop(self) -> None:
+        """Forgets what is still to happen."""
+        self._heap.clear()

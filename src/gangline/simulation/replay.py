@@ -13,7 +13,7 @@ import numpy as np
 
 from gangline.control import ControlState, StepMeasured, WorkersJoined, decide
 from gangline.spec.errors import LogError, UsageError
-from gangline.spec.event import StepDone, StepSummary, ViewAdopted
+from gangline.spec.event import Regrouped, StepDone, StepSummary, ViewAdopted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,6 +46,11 @@ def replay(
             raise LogError(
                 f"step {event.step} is logged as a summary of {event.workers} workers; a replay "
                 "needs every worker's measurement"
+            )
+        elif isinstance(event, Regrouped):
+            raise LogError(
+                f"worker {event.worker} was regrouped with step {event.step}; a run whose members "
+                "changed cannot be replayed, because its log does not hold what the coordinator saw"
             )
     if not views:
         raise LogError("there is no view in the log, so nobody is known to have taken part")

@@ -9,6 +9,9 @@ import numpy as np
 
 from gangline.spec.event import (
     AnyEvent,
+    Decision,
+    EpochDone,
+    Regrouped,
     RunEnded,
     RunStarted,
     StepDone,
@@ -19,8 +22,9 @@ from gangline.spec.event import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gangline.control import StepMeasured
-    from gangline.simulation.scenario import SimulatedNode
+    from gangline.simulation.lives import Life
+    from gangline.simulation.rounds import Round
+    from gangline.simulation.scenario import Scenario, SimulatedNode
     from gangline.spec.view import View
 
 MANY_WORKERS = 64
@@ -39,9 +43,11 @@ def started(now: float, *, nodes: Sequence[SimulatedNode]) -> RunStarted:
     )
 
 
-def ended(now: float, *, steps: int) -> RunEnded:
+def ended(now: float, *, steps: int, problem: str | None = None) -> RunEnded:
     """The run is over."""
-    return RunEnded(t=now, status="done", reason=f"all {steps} steps simulated", wall_s=now)
+    status = "done" if problem is None else "failed"
+    reason = problem or f"all {steps} steps simulated"
+    return RunEnded(t=now, status=status, reason=reason, wall_s=now)
 
 
 def adopted(now: float, view: View, *, step: int) -> ViewAdopted:
@@ -56,40 +62,88 @@ def adopted(now: float, view: View, *, step: int) -> ViewAdopted:
     )
 
 
-def step_events(
-    now: float, measured: StepMeasured, exchange_s: float, update_s: float
-) -> Iterator[AnyEvent]:
-    """What the log says about a step: every worker's part, or a summary where they are many."""
-    compute_s = measured.compute_s
-    slowest = int(compute_s.argmax())
-    if len(compute_s) > MANY_WORKERS:
-        yield StepSummary(
-            t=now,
-            step=measured.step,
-            epoch=0,
-            view=measured.view,
-            workers=len(compute_s),
-            samples=int(measured.samples.sum()),
-            least_compute_s=float(compute_s.min()),
-            median_compute_s=float(np.median(compute_s)),
-            greatest_compute_s=float(compute_s[slowest]),
-            slowest=measured.workers[slowest],
-            exchange_s=exchange_s,
-            update_s=update_s,
-        )
+def respawned(now: float, life: Life, dead: Life, *, left: int) -> Decision:
+    """A worker takes the place of a dead one."""
+    return Decision(
+        t=now,
+        what="respawn",
+        reason=f"worker {dead.worker} was killed: worker {life.worker} takes its place",
+        numbers={"worker": float(life.worker), "of": float(dead.worker), "left": float(left)},
+    )
+
+
+def regrouped(now: float, life: Life, view: View, *, step: int, num_behind: int) -> Regrouped:
+    """A worker is in a new group, and goes on."""
+    since_s = now if life.lost_group_s is None else life.lost_group_s
+    return Regrouped(
+        t=now,
+        worker=life.worker,
+        view=view.number,
+        group=view.group,
+        members=list(view.members),
+        step=step,
+        num_behind=num_behind,
+        took_s=now - since_s,
+        reason=view.reason,
+    )
+
+
+def epoch_events(now: float, done: Round) -> Iterator[EpochDone]:
+    """All batches of an epoch are done, for every worker of few."""
+    if len(done.view.members) > MANY_WORKERS:
         return
-    for rank, worker in enumerate(measured.workers):
+    for worker in done.view.members:
+        yield EpochDone(
+            t=now,
+            worker=worker,
+            epoch=done.position.epoch,
+            step=done.position.step,
+            samples=done.position.start,
+        )
+
+
+def step_events(
+    now: float, done: Round, workers: Sequence[int], *, scenario: Scenario
+) -> Iterator[AnyEvent]:
+    """What these workers log of a step: each its part, or a summary where the group is large."""
+    if len(done.view.members) > MANY_WORKERS:
+        yield _summary(now, done, workers, scenario=scenario)
+        return
+    slowest_s = float(done.compute_s.max())
+    for worker in workers:
+        rank = done.view.rank_of(worker)
         yield StepDone(
             t=now,
             worker=worker,
-            step=measured.step,
-            epoch=0,
-            view=measured.view,
-            samples=int(measured.samples[rank]),
-            start=0,
-            stop=int(measured.samples.sum()),
-            compute_s=float(compute_s[rank]),
+            step=done.position.step,
+            epoch=done.position.epoch,
+            view=done.view.number,
+            samples=int(done.samples[rank]),
+            start=done.position.start,
+            stop=done.after.start,
+            compute_s=float(done.compute_s[rank]),
             data_s=0.0,
-            exchange_s=float(compute_s[slowest] - compute_s[rank]) + exchange_s,
-            update_s=update_s,
+            exchange_s=float(slowest_s - done.compute_s[rank]) + scenario.exchange_s,
+            update_s=scenario.update_s,
         )
+
+
+def _summary(now: float, done: Round, workers: Sequence[int], *, scenario: Scenario) -> StepSummary:
+    compute_s = done.compute_s
+    slowest = int(compute_s.argmax())
+    return StepSummary(
+        t=now,
+        step=done.position.step,
+        epoch=done.position.epoch,
+        view=done.view.number,
+        workers=len(workers),
+        samples=int(done.samples.sum()),
+        start=done.position.start,
+        stop=done.after.start,
+        least_compute_s=float(compute_s.min()),
+        median_compute_s=float(np.median(compute_s)),
+        greatest_compute_s=float(compute_s[slowest]),
+        slowest=done.view.members[slowest],
+        exchange_s=scenario.exchange_s,
+        update_s=scenario.update_s,
+    )

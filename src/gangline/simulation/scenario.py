@@ -20,7 +20,6 @@ A plain cluster file (name, speed, workers) is a scenario as well.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,7 +27,9 @@ import numpy as np
 
 from gangline.control import WorkersJoined
 from gangline.simulation.workers import SimulatedWorkers, Slowdown
+from gangline.spec.cluster import check_names
 from gangline.spec.errors import UsageError
+from gangline.spec.toml import read_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +75,7 @@ class SimulatedNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     memory_bytes: float = 1e9
     """Memory in use (`kqv`)."""
     latency_s: float = 0.001
-    """Round trip to the coordinator (`kqv`)."""
+    """Round trip to the coordinator."""
     throttles: tuple[Throttle, ...] = ()
 
     def __post_init__(self) -> None:
@@ -117,24 +118,27 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How much longer the first steps take."""
     view_lag_steps: int = 2
     """Steps from the one after which a view is published to the first that is cut by it."""
+    regroup_s: float = 0.05
+    """How long the members of a new group take to find each other and to copy the state."""
+    respawn_s: float = 3.0
+    """How long a worker that is started again takes until it is ready to join."""
 
     def __post_init__(self) -> None:
         if not self.nodes:
             raise UsageError("a cluster needs at least one node ([[nodes]] in the file)")
-        times = Counter(node.name for node in self.nodes)
-        twice = sorted(name for name, count in times.items() if count > 1)
-        if twice:
-            raise UsageError(f"node names must differ; used more than once: {', '.join(twice)}")
+        check_names(node.name for node in self.nodes)
         SimulatedNode(
             name="(defaults)",
             fixed_s=self.fixed_s,
             per_sample_s=self.per_sample_s,
             noise=self.noise,
         )
-        if min(self.exchange_s, self.update_s) < 0 or min(self.first_step_factors, default=1) <= 0:
+        for name in ("exchange_s", "update_s", "regroup_s", "respawn_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        if min(self.first_step_factors, default=1) <= 0:
             raise UsageError(
-                "exchange_s and update_s must be 0 or more, first_step_factors above 0, not "
-                f"{self.exchange_s}, {self.update_s} and {list(self.first_step_factors)}"
+                f"first_step_factors must be above 0, not {list(self.first_step_factors)}"
             )
         if self.view_lag_steps < 1:
             raise UsageError(f"view_lag_steps must be at least 1, not {self.view_lag_steps}")
@@ -142,12 +146,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @classmethod
     def from_toml(cls, path: Path) -> Scenario:
         """Reads a scenario or cluster file; every mistake in it is named."""
-        try:
-            return msgspec.toml.decode(path.read_bytes(), type=cls)
-        except OSError as error:
-            raise UsageError(f"cannot read the cluster file {path}: {error.strerror}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"the cluster file {path} is not usable: {error}") from error
+        return read_toml(path, cls, what="cluster file")
 
     @property
     def worker_nodes(self) -> tuple[SimulatedNode, ...]:

@@ -45,6 +45,20 @@ class SimulatedWorkers(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     first_step_factors: tuple[float, ...] = ()
     """How much longer the first steps take: memory is allocated, kernels are chosen."""
 
+    def selected(self, rows: NDArray[np.int64]) -> SimulatedWorkers:
+        """Some of the workers, in the order of `rows`; how much slower they get is asked of all."""
+        return SimulatedWorkers(
+            fixed_s=self.fixed_s[rows],
+            per_sample_s=self.per_sample_s[rows],
+            noise=self.noise[rows],
+            log_drift=self.log_drift[rows],
+            pause_probability=self.pause_probability[rows],
+            pause_s=self.pause_s[rows],
+            memory_bytes=self.memory_bytes[rows],
+            latency_s=self.latency_s[rows],
+            first_step_factors=self.first_step_factors,
+        )
+
     def slowdown(self, step: int) -> Floats:
         """How many times as long as at the start each worker takes."""
         factor = np.exp(self.log_drift * step)

@@ -16,14 +16,24 @@ A cluster file is TOML:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gangline.spec.errors import UsageError
+from gangline.spec.toml import read_toml
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuses nodes that cannot be told apart."""
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise UsageError(f"node names must differ; used more than once: {', '.join(twice)}")
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,10 +63,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def __post_init__(self) -> None:
         if not self.nodes:
             raise UsageError("a cluster needs at least one node ([[nodes]] in the file)")
-        names = [node.name for node in self.nodes]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise UsageError(f"node names must differ; used more than once: {', '.join(twice)}")
+        check_names(node.name for node in self.nodes)
 
     @classmethod
     def of_speeds(cls, speeds: list[float]) -> Cluster:
@@ -66,12 +73,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @classmethod
     def from_toml(cls, path: Path) -> Cluster:
         """Reads a cluster file; every mistake in it is named."""
-        try:
-            return msgspec.toml.decode(path.read_bytes(), type=cls)
-        except OSError as error:
-            raise UsageError(f"cannot read the cluster file {path}: {error.strerror}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"the cluster file {path} is not usable: {error}") from error
+        return read_toml(path, cls, what="cluster file")
 
     @property
     def worker_nodes(self) -> tuple[Node, ...]:

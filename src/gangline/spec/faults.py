@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.spec.errors import UsageError
+from gangline.spec.toml import read_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,12 +128,7 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @classmethod
     def from_toml(cls, path: Path) -> FaultPlan:
         """Reads a fault plan; every mistake in it is named."""
-        try:
-            return msgspec.toml.decode(path.read_bytes(), type=cls)
-        except OSError as error:
-            raise UsageError(f"cannot read the fault plan {path}: {error.strerror}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"the fault plan {path} is not usable: {error}") from error
+        return read_toml(path, cls, what="fault plan")
 
     def check(self, *, workers: int) -> None:
         """Refuses faults of workers that a job does not have."""

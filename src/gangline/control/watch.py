@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notices that a group is broken, and who is to blame: the coordinator's eyes.
+
+Four things are seen: a member says that an exchange failed, a member's connection ends, a member is
+silent, all members wait in an exchange. None of them alone means that somebody is gone. A lost
+connection may be the network between here and there while the exchange goes on; silence is nobody's
+business while steps are made; and who waits may wait for a large state to travel.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+GRACE_S = 0.3
+"""After the first report of a failure, how long to wait for the connection of a dead member to end."""
+MIN_PATIENCE_S = 2.0
+MAX_PATIENCE_S = 60.0
+PATIENCE_STEPS = 5.0
+"""A member that others wait for may be silent for so many usual steps."""
+
+
+class Watch:
+    """What was seen of the present group's members."""
+
+    def __init__(self, members: tuple[int, ...], now: float, *, has_stepped: bool = False) -> None:
+        self._heard_s = dict.fromkeys(members, now)
+        self._waiting_since_s: dict[int, float] = {}
+        self._num_stalls = 0
+        self._newcomers: frozenset[int] = frozenset()
+        self._away: dict[int, float] = {}
+        self._failed: dict[int, str] = {}
+        self._failed_s: float | None = None
+        self._progress_s = now
+        self.has_stepped = has_stepped
+        """Whether the group has trained, so that its members have found each other."""
+        self._step_times: deque[float] = deque(maxlen=16)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Who is watched."""
+        return tuple(self._heard_s)
+
+    def succeed(self, members: tuple[int, ...], now: float) -> Watch:
+        """The watch over the group after this one, whose steps will take about as long."""
+        watch = Watch(members, now)
+        watch._newcomers = frozenset(members) - frozenset(self._heard_s)
+        watch._step_times.extend(self._step_times)
+        return watch
+
+    def hear(self, worker: int, now: float) -> None:
+        """A member gave a sign of life."""
+        if worker in self._heard_s:
+            self._heard_s[worker] = now
+            self._away.pop(worker, None)
+
+    def lose_connection(self, worker: int, now: float) -> None:
+        """A member's connection ended."""
+        if worker in self._heard_s:
+            self._away.setdefault(worker, now)
+
+    def report_failure(self, worker: int, error: str, now: float) -> None:
+        """A member says that an exchange failed."""
+        if worker in self._heard_s:
+            self._failed.setdefault(worker, error)
+            if self._failed_s is None:
+                self._failed_s = now
+
+    def report_waiting(self, worker: int, waiting_s: float, now: float) -> None:
+        """A member has been in its present exchange for so long; 0: it is in none."""
+        self._waiting_since_s.pop(worker, None)
+        if worker in self._heard_s and waiting_s > 0:
+            self._waiting_since_s[worker] = now - waiting_s
+
+    def report_step(self, now: float, *, is_own: bool = True) -> None:
+        """A member finished a step: all were there. Unless it is the group before's (not its own)."""
+        if self._failed_s is None and now > self._progress_s:
+            self._step_times.append(now - self._progress_s)
+        self._progress_s = now
+        self.has_stepped = self.has_stepped or is_own
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a member has said that an exchange failed."""
+        return self._failed_s is not None
+
+    @property
+    def patience_s(self) -> float:
+        """How long a member may be silent while the others wait for it."""
+        usual_s = median(self._step_times) if self._step_times else MIN_PATIENCE_S
+        return min(max(MIN_PATIENCE_S, PATIENCE_STEPS * usual_s), MAX_PATIENCE_S)
+
+    def find_stall(self, now: float) -> str | None:
+        """How long all members have waited for each other, where that is too long; else None.
+
+        Who computes does not wait: so nobody is slow, and something between them is broken. Or very
+        much is on its way: then this is said again only after twice the time.
+        """
+        if len(self._waiting_since_s) < len(self._heard_s) or self._failed_s is not None:
+            return None
+        since_s = now - max(self._waiting_since_s.values(), default=now)
+        if since_s <= self.patience_s * 2**self._num_stalls:
+            return None
+        self._num_stalls += 1
+        return f"all {len(self._heard_s)} members wait for each other for {since_s:.1f} s"
+
+    def find_lost(self, now: float) -> tuple[tuple[int, ...], str] | None:
+        """Who is lost, and how that was noticed; None while the group is taken to be whole."""
+        if self._failed_s is not None:
+            return self._find_dead(now)
+        absent = tuple(worker for worker in self._away if self._is_missed(worker, now))
+        if absent and not self.has_stepped and len(absent) < len(self._heard_s):
+            # Nobody can say that an exchange failed: the others still wait for it to come.
+            names = ", ".join(str(worker) for worker in sorted(absent))
+            return (
+                absent,
+                f"worker {names} is gone: its connection ended before the group's first step",
+            )
+        since_s = now - self._progress_s
+        silent = tuple(worker for worker, at in self._heard_s.items() if now - at > self.patience_s)
+        if silent and since_s > self.patience_s and len(silent) < len(self._heard_s):
+            names = ", ".join(str(worker) for worker in silent)
+            return silent, (
+                f"worker {names} silent for more than {self.patience_s:.1f} s while the others wait "
+                f"(no step for {since_s:.1f} s)"
+            )
+        return None
+
+    def _is_missed(self, worker: int, now: float) -> bool:
+        """Whether the others wait for it. They do not while they still train without newcomers."""
+        since_s = self._away[worker]
+        if worker not in self._newcomers:
+            since_s = max(since_s, self._progress_s)
+        return now - since_s > GRACE_S
+
+    def _find_dead(self, now: float) -> tuple[tuple[int, ...], str] | None:
+        assert self._failed_s is not None
+        dead = tuple(worker for worker in self._away if worker not in self._failed)
+        if dead:
+            names = ", ".join(str(worker) for worker in sorted(dead))
+            return dead, f"worker {names} is gone: its connection ended and an exchange failed"
+        # Everybody may be well: a link that broke for a moment. Wait a little, then try again.
+        if now - self._failed_s > GRACE_S or len(self._failed) == len(self._heard_s):
+            worker, error = next(iter(self._failed.items()))
+            return (), f"worker {worker} reports a failed exchange, nobody is missing ({error})"
+        return None

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a simulated run comes by on its way: epochs, faults, workers that are started again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from gangline.spec.errors import UsageError
+from gangline.spec.faults import FaultPlan
+
+if TYPE_CHECKING:
+    from gangline.spec.view import View
+
+
+class Course(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies before a run, beyond its number of steps."""
+
+    samples: int | None = None
+    """The length of an epoch; None: the whole run is one."""
+    faults: FaultPlan = FaultPlan()
+    respawns: int = 0
+    """How many killed workers are started again, each as a newcomer with a number of its own."""
+
+    def __post_init__(self) -> None:
+        if self.samples is not None and self.samples < 1:
+            raise UsageError(f"an epoch has at least 1 sample, not {self.samples}")
+        if self.respawns < 0:
+            raise UsageError(f"workers are started again 0 times or more, not {self.respawns}")
+
+
+class Position(NamedTuple):
+    """The next thing that a worker has to do. A greater position is further ahead."""
+
+    step: int = 0
+    epoch: int = 0
+    start: int = 0
+    """Where in the epoch's order the next step begins."""
+
+    def window_stop(self, view: View, *, length: int | None) -> int:
+        """Where the samples of the next step end, if it is cut by this view."""
+        stop = self.start + view.global_batch
+        return stop if length is None else min(stop, length)
+
+
+class Recovery(msgspec.Struct, frozen=True, kw_only=True):
+    """A group was lost, and another one went on."""
+
+    view: int
+    """The view that went on."""
+    lost: tuple[int, ...]
+    """Who was put out; empty where the same members met again."""
+    took_s: float
+    """From the first fault that hit one of the lost until the members went on."""
