@@ -13,6 +13,7 @@
 #
 #   OUT=folder bash benchmarks/run_on_device.sh                # all parts, in less than 8 minutes
 #   OUT=folder bash benchmarks/run_on_device.sh tests gpu      # some of them
+#   OUT=folder bash benchmarks/run_on_device.sh elastic        # not among all: faults, in 9 minutes
 #
 # Each part has a time limit and a log of its own in $OUT; one that fails does not stop the others.
 
@@ -62,6 +63,7 @@ mpi_environment() {
     chmod +x "$folder/bin/python"
 }
 
+shown=()
 sizes=(4096 262144 1048576 4194304 26214400)
 for name in "${parts[@]}"; do
     case $name in
@@ -84,12 +86,18 @@ for name in "${parts[@]}"; do
             --workers 4 8 --repeats 2 --bytes "${sizes[@]}" --name allreduce_mpi \
             --mpi-venv "$folder"
         rm -rf "$folder" ;;
+    elastic)
+        part recovery 240 "$python" benchmarks/recovery.py --faults 10 --rival-faults 1
+        part joining 80 "$python" benchmarks/joining.py --joins 8
+        part elastic_cost 80 "$python" benchmarks/elastic_cost.py --repeats 5
+        part goodput 170 "$python" benchmarks/goodput.py --workers 8 --seconds 90 --calm-seconds 15
+        shown+=(recovery joining elastic_cost goodput) ;;
     *) echo "no such part: $name" >&2; exit 2 ;;
     esac
 done
 
 [ ! -d benchmarks/results ] || tar --exclude=device -czf "$out/results.tar.gz" -C benchmarks results
-for name in "${parts[@]}"; do
+for name in "${parts[@]}" "${shown[@]}"; do
     if [ "$name" != machine ] && [ -f "$out/$name.log" ]; then
         echo "--- $name"
         tail -n 22 "$out/$name.log" | cut -c 1-300
