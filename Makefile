@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint types contracts bench clean
+.PHONY: help setup demo test test-slow lint types contracts audit sbom fuzz bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,5 +36,19 @@ types: setup
 contracts: setup
 	$(BIN)/lint-imports
 
+audit: .cache/audit/bin/pip-audit  ## look for known vulnerabilities in the pinned dependencies
+	.cache/audit/bin/pip-audit --strict --disable-pip --no-deps -r constraints.txt
+
+sbom: setup .cache/sbom/bin/cyclonedx-py  ## write sbom.json: what the environment is made of
+	.cache/sbom/bin/cyclonedx-py environment --output-reproducible -o sbom.json $(BIN)/python
+
+fuzz: setup .cache/fuzz/bin/schemathesis  ## schemathesis against a coordinator's own OpenAPI
+	$(BIN)/pytest -m slow tests/fuzz
+
+.cache/audit/bin/pip-audit .cache/sbom/bin/cyclonedx-py .cache/fuzz/bin/schemathesis:
+	$(PYTHON) -m venv $(@D)/..
+	$(@D)/python -m pip install --quiet --disable-pip-version-check \
+		$(subst cyclonedx-py,cyclonedx-bom,$(@F))
+
 clean:  ## remove the virtual environment and the caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -7,6 +7,7 @@ What a loop returns describes the whole state at its end: it must not depend on 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,10 @@ class Setup:
     non_finite: str = "keep"
     wait: dict[int, str] = field(default_factory=dict)
     """Before the batch of a step, wait until the event log says something."""
+    checkpoint: str | None = None
+    """A folder for checkpoints, one after every other step."""
+    dies: dict[int, str] = field(default_factory=dict)
+    """Workers that are killed before the first view: `in prepare`, `shaking hands` or `when ready`."""
 
     @property
     def steps(self) -> int:
@@ -76,6 +81,9 @@ class Parts:
     def prepare(self, *objects: Any, stateful: tuple[Any, ...] = ()) -> Any:
         if self.is_alone:
             return objects
+        die_before_the_first_view(
+            self.setup.dies.get(gangline.runtime.api._job.session.place.worker)
+        )
         return gangline.prepare(
             *objects,
             global_batch=self.setup.batch,
@@ -83,6 +91,8 @@ class Parts:
             allocation=self.setup.allocation,
             stateful=stateful,
             non_finite=self.setup.non_finite,
+            checkpoint=self.setup.checkpoint,
+            every=2,
         )
 
     def epochs(self) -> Any:
@@ -135,6 +145,20 @@ def wait_for(what: str) -> None:
     raise AssertionError(f"waited in vain for {what}")
 
 
+def die_before_the_first_view(where: str | None) -> None:
+    """Sees to it that this process is killed at a place that no fault plan reaches."""
+
+    def die(*args: Any, **kwargs: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if where == "in prepare":
+        die()
+    elif where == "shaking hands":
+        gangline.runtime.preparation.copy_tensors = die
+    elif where == "when ready":
+        gangline.runtime.preparation._first_view = die
+
+
 def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES))
 
@@ -168,6 +192,25 @@ def plain(parts: Parts) -> dict[str, Any]:
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
         parts.validate(model)
+    return describe([model], [optimizer])
+
+
+def several_units() -> nn.Sequential:
+    """A model whose gradients travel in several units, the first while the rest is computed."""
+    width = 724  # of float64: one layer fills a unit
+    hidden = [nn.Linear(width, width) for _ in range(3)]
+    return nn.Sequential(nn.Linear(FEATURES, width), *hidden, nn.Linear(width, CLASSES))
+
+
+def wide(parts: Parts) -> dict[str, Any]:
+    model = several_units()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
     return describe([model], [optimizer])
 
 

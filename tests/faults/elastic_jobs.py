@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from elastic_bodies import Setup, run_body
+from networks import enter_namespace
 
 from gangline.engines.job import Job
 from gangline.eventlog import read_run
@@ -32,6 +33,8 @@ from gangline.testing.coordination import coordinator_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from gangline.spec.structure import Structure
 
 DEADLINE_S = 45.0
 TOLERANCE = 1e-9
@@ -65,7 +68,15 @@ class Outcome:
         return {window.step for window in self.ledger.windows if worker in window.samples}
 
 
-def _work(variables: dict[str, str], setup: Setup, folder: str, worker: int) -> None:
+def _work(
+    variables: dict[str, str],
+    setup: Setup,
+    folder: str,
+    worker: int,
+    namespace: str | None = None,
+) -> None:
+    if namespace is not None:
+        enter_namespace(namespace)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     output = os.open(f"{folder}/{worker}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
@@ -124,6 +135,7 @@ def run_with(
     *,
     workers: int = 3,
     transport: str | None = None,
+    structure: Structure | None = None,
 ) -> Outcome:
     """Runs a job in which these faults happen, to its end."""
     job = Job(
@@ -133,6 +145,7 @@ def run_with(
         speeds=(1.0,) * workers,
         faults=FaultPlan(faults=tuple(faults)),
         transport=transport,
+        structure=structure,
     )
     with coordinator_thread(job), started(job, setup) as processes:
         deadline = time.monotonic() + DEADLINE_S

@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
-from elastic_jobs import DEADLINE_S, Outcome, _context, _key, _work, faultless
+from networks import COORDINATOR, enter_namespace
 
-from gangline.engines.coordination import write_token
+from elastic_jobs import DEADLINE_S, Outcome, _context, _key, _work, faultless
 from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path, read_run
 from gangline.observe.ledger import read_ledger
-from gangline.runtime.coordinator import CoordinatorServer, Hub
+from gangline.runtime.coordinator import CoordinatorServer, Hub, Keys
 from gangline.runtime.coordinator.journal import open_journal
 from gangline.spec.announcement import Announcement, read_announcement
 from gangline.spec.event import Decision, StepDone
+from gangline.spec.tokens import write_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from elastic_bodies import Setup
+    from networks import Network
 
 TOLERANCE = 1e-9
 
@@ -40,10 +42,14 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     raise AssertionError(f"waited in vain for {what}")
 
 
-def coordinate(folder: str, run: str, token: str, workers: int, reserved: int) -> None:
+def coordinate(
+    folder: str, run: str, token: str, workers: int, reserved: int, namespace: str | None
+) -> None:
     """A coordinator process: what `gangline up` does, without the seconds that python needs."""
     from pathlib import Path
 
+    if namespace is not None:
+        enter_namespace(namespace)
     run_dir = Path(folder)
     source = "coordinator"
     with EventWriter(log_path(run_dir, source), run=run, source=source) as events:
@@ -54,7 +60,9 @@ def coordinate(folder: str, run: str, token: str, workers: int, reserved: int) -
             reserved=reserved,
             journal=open_journal(run_dir, events),
         )
-        server = CoordinatorServer(hub, token=token)
+        host = "127.0.0.1" if namespace is None else COORDINATOR
+        keys = Keys.in_folder(run_dir, worker_file=run_dir / "token")
+        server = CoordinatorServer(hub, keys=keys, host=host)
         server.run(lambda url: Announcement(run=run, url=url, pid=os.getpid()).write(run_dir))
 
 
@@ -62,14 +70,28 @@ class LiveJob:
     """The processes of a job; as a context manager it leaves none behind."""
 
     def __init__(
-        self, folder: Path, setup: Setup, *, workers: int = 2, is_joined: bool = False
+        self,
+        folder: Path,
+        setup: Setup,
+        *,
+        workers: int = 2,
+        is_joined: bool = False,
+        network: Network | None = None,
     ) -> None:
-        """Its founders bring their numbers, as those of `gangline run`, or come by joining."""
+        """Its founders bring their numbers, as those of `gangline run`, or come by joining.
+
+        With a network, each process is in a namespace of its own, and they exchange by TCP.
+        """
         self.is_joined = is_joined
+        self.network = network
         self.folder = folder
         self.setup = setup
         self.job = Job(
-            run="live", run_dir=folder, script=folder / "none.py", speeds=(1.0,) * workers
+            run="live",
+            run_dir=folder,
+            script=folder / "none.py",
+            speeds=(1.0,) * workers,
+            transport=None if network is None else "wire-tcp",
         )
         self.token = write_token(self.job.token_file)
         self.coordinator: Any = None
@@ -95,8 +117,10 @@ class LiveJob:
     def start_coordinator(self) -> None:
         workers = len(self.job.speeds)
         reserved = 0 if self.is_joined else workers
+        namespace = None if self.network is None else self.network.coordinator
         self.coordinator = _context.Process(
-            target=coordinate, args=(str(self.folder), "live", self.token, workers, reserved)
+            target=coordinate,
+            args=(str(self.folder), "live", self.token, workers, reserved, namespace),
         )
         self.coordinator.start()
 
@@ -120,7 +144,8 @@ class LiveJob:
 
     def _start(self, launch: Any, setup: Setup) -> Any:
         place = len(self.processes)
-        arguments = (launch.to_environment(), setup, str(self.folder), place)
+        namespace = None if self.network is None else self.network.workers[place]
+        arguments = (launch.to_environment(), setup, str(self.folder), place, namespace)
         process = _context.Process(target=_work, args=arguments, name=f"process {place}")
         process.start()
         self.processes.append(process)
@@ -131,6 +156,11 @@ class LiveJob:
     def events(self) -> list[Any]:
         has_logs = any((self.folder / "events").glob("*.jsonl"))
         return list(read_run(self.folder, notes=[])) if has_logs else []
+
+    def say(self, text: str) -> None:
+        """Writes a decision of the test's own into the log, for the loops that wait for it."""
+        with EventWriter(log_path(self.folder, "test"), run="live", source="test") as events:
+            events.write(Decision(t=time.time(), what="test", reason=text, numbers={}))
 
     def await_step(self, step: int) -> None:
         """Waits until a worker has reported a step."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -11,8 +13,9 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 from elastic_bodies import Setup
-from elastic_jobs import hang, judge, kill, regroups, run_with
+from live_jobs import LiveJob, assert_nothing_lost, report
 
+from elastic_jobs import DEADLINE_S, hang, judge, kill, regroups, run_with
 from gangline.spec.event import Decision
 from gangline.spec.faults import Fault
 
@@ -63,6 +66,26 @@ def test_the_rest_goes_on_when_one_is_killed_while_another_is_taken_in(tmp_path:
     outcome = run_with(tmp_path, setup, faults)
     judge(outcome, setup, faults)
     assert set(outcome.results) == {1, 2}
+
+
+def test_a_worker_that_wakes_after_the_end_does_not_pass_for_one_that_was_there(
+    tmp_path: Path,
+) -> None:
+    setup = Setup(wait={6: "worker 1 is stopped"})
+    with LiveJob(tmp_path, setup, workers=3) as job:
+        job.await_step(5)
+        os.kill(job.processes[1].pid, signal.SIGSTOP)
+        job.say("worker 1 is stopped")
+        for worker in (0, 2):
+            job.processes[worker].join(DEADLINE_S)
+        os.kill(job.processes[1].pid, signal.SIGCONT)
+        outcome = job.finish()
+    assert outcome.exit_codes == [0, 1, 0], report(outcome)
+    assert_nothing_lost(outcome, setup, finishers=[0, 2])
+    assert (
+        "LeftBehindError: the coordinator refused this worker: the job has ended without"
+        in (outcome.outputs[1])
+    )
 
 
 def test_nobody_is_put_out_when_a_worker_loses_the_coordinator(tmp_path: Path) -> None:

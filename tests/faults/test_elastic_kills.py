@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.append(str(Path(__file__).parent))
 
-from elastic_bodies import Setup
-from elastic_jobs import judge, kill, regroups, run_with
+from elastic_bodies import Setup, several_units
 
+from elastic_jobs import judge, kill, regroups, run_with
+from gangline.runtime.layout import build_layout
 from gangline.spec.event import EpochDone, FaultFired, ViewAdopted
 
 RECOVERY_S = 10.0
@@ -140,6 +142,19 @@ def test_a_gan_goes_on_when_a_worker_is_killed_between_its_exchanges(
 ) -> None:
     setup, faults = Setup(loop="gan"), [kill(1, 4, place)]
     judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+@pytest.mark.parametrize("transport", ["wire", "wire-tcp"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_others_go_on_when_a_worker_is_killed_while_its_first_unit_travels(
+    tmp_path: Path, transport: str, victim: int
+) -> None:
+    """In the middle of the backward pass: later layers are on their way, earlier ones never come."""
+    model = several_units().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert len(build_layout([model], [optimizer]).units) >= 3
+    setup, faults = Setup(loop="wide", samples=24), [kill(victim, 3, "backward")]
+    judge(run_with(tmp_path, setup, faults, transport=transport), setup, faults)
 
 
 def test_the_others_go_on_when_a_worker_of_a_tcp_ring_is_killed(tmp_path: Path) -> None:

@@ -11,7 +11,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from loops import LOOPS, Problem, Setting, run_loop
 
+from gangline.eventlog import read_run
+from gangline.spec.event import ViewAdopted
+from tree_members import ring, server
+
 if TYPE_CHECKING:
+    from gangline.spec.structure import Structure
     from gangline.testing import WorkerPool
 
 TOLERANCE = 1e-9
@@ -20,10 +25,30 @@ TOLERANCE = 1e-9
 NO_WINDOWS = {"gan", "own_window"}
 """Loops that do not use our accumulation windows."""
 
+TREES = (
+    ring(ring(0, 1), ring(3, 2)),
+    server(2, 0, 1, leader=1),
+    server(ring(3, 1, leader=1), server(0, 2), leader=0),
+)
 
-def check(pool: WorkerPool, name: str, problem: Problem, setting: Setting) -> None:
+
+def check(
+    pool: WorkerPool,
+    name: str,
+    problem: Problem,
+    setting: Setting,
+    *,
+    structure: Structure | None = None,
+    transport: str | None = None,
+) -> None:
     expected = run_loop(name, problem)
-    histories = pool.run(run_loop, len(setting.shares), args=(name, problem, setting))
+    histories = pool.run(
+        run_loop,
+        len(setting.shares),
+        args=(name, problem, setting),
+        structure=structure,
+        transport=transport,
+    )
     for history in histories:
         assert history.shape == expected.shape
         torch.testing.assert_close(history, expected, rtol=0, atol=TOLERANCE)
@@ -45,6 +70,18 @@ def test_every_kind_of_loop_is_exact_when_it_accumulates(
 ) -> None:
     problem = Problem(samples=21)  # the last global batch has 5 samples, for 3 parts
     check(worker_pool, name, problem, Setting((5.0, 3.0), accumulate=3))
+
+
+@pytest.mark.parametrize("transport", ["wire", "wire-tcp", "gloo"])
+@pytest.mark.parametrize("tree", TREES, ids=str)
+@pytest.mark.parametrize("name", ["mlp", "gan"])
+def test_training_is_exact_when_the_workers_exchange_by_a_tree(
+    name: str, tree: Structure, transport: str, worker_pool: WorkerPool
+) -> None:
+    shares = (4.0, 1.0, 3.0, 2.0)[: len(tree.workers)]
+    check(worker_pool, name, Problem(), Setting(shares), structure=tree, transport=transport)
+    adopted = [e for e in read_run(worker_pool.run_dir, notes=[]) if isinstance(e, ViewAdopted)]
+    assert {event.structure for event in adopted} == {str(tree)}
 
 
 @given(data=st.data())

@@ -17,6 +17,7 @@ from elastic_bodies import Setup
 from live_jobs import LiveJob, assert_nothing_lost, report, until
 
 from gangline.cli import cmd_join
+from gangline.cli.contact import Contact
 from gangline.cli.main import run_command
 from gangline.spec.event import Decision, Regrouped, ViewAdopted
 
@@ -40,7 +41,7 @@ def test_a_worker_joins_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_two_workers_join(tmp_path: Path) -> None:
-    setup = Setup(epochs=60, wait={40: "worker 2 joined", 300: "worker 3 joined"})
+    setup = Setup(epochs=60, wait={300: "4 members"})
     with LiveJob(tmp_path, setup) as job:
         job.await_step(10)
         job.join()
@@ -149,6 +150,7 @@ def test_join_names_the_token_when_it_is_wrong(
     (tmp_path / "train.py").write_text("print('never run')\n")
     wrong = tmp_path / "wrong"
     wrong.write_text("x" * 40)
+    wrong.chmod(0o600)
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     setup = Setup(epochs=1)
@@ -170,7 +172,7 @@ def test_join_keeps_its_flags_apart_from_the_scripts(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
     launched: list[Any] = []
-    monkeypatch.setattr(cmd_join, "ask", lambda *_, **__: b'{"run":"digits"}')
+    monkeypatch.setattr(Contact, "ask", lambda *_, **__: b'{"run":"digits"}')
     monkeypatch.setattr(cmd_join, "launch", lambda job, **_: launched.append(job))
     flags = ["--token-file", "t", "--workers=2", "--speed", "0.5", "-o"]
     own = ["train.py", "--workers", "9", "x"]

@@ -7,17 +7,22 @@ import io
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from gangline.cli.main import run_command
 from gangline.cli.run_end import summary_lines
-from gangline.cli.run_options import ClusterFlags, make_run_dir, parse_shares
+from gangline.cli.run_flags import ClusterFlags
+from gangline.cli.run_options import make_run_dir, parse_shares
 from gangline.cli.run_progress import OutputFollower, ProgressLine, StepFeed
+from gangline.cli.run_structure import read_structure
 from gangline.eventlog import EventWriter, log_path
 from gangline.observe import summarize
+from gangline.spec.cluster import Cluster, Node
 from gangline.spec.errors import UsageError
 from gangline.spec.event import PacingMeasured, RunEnded, StepDone, ViewAdopted
+from gangline.spec.plan import GroupPlan, Plan, Prediction
 
 
 @pytest.fixture
@@ -145,6 +150,64 @@ def test_shares_that_fit_nobody_are_refused(
 def test_an_unknown_transport_is_refused(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = refusal(capsys, "--transport", "pigeon", str(script))
     assert "--transport 'pigeon' is not known; choose one of: wire, wire-tcp, gloo, nccl" in message
+
+
+PLAN = GroupPlan(
+    name="all",
+    topology="parameter-server",
+    leader="n2",
+    groups=(
+        GroupPlan(name="a", topology="ring", leader="n1", members=("n0", "n1")),
+        GroupPlan(name="b", topology="solo", leader="n2", members=("n2",)),
+    ),
+)
+
+
+def written_plan(root: GroupPlan, *, path: str = "plan.json") -> str:
+    nodes = tuple(name for leaf in root.leaves() for name in leaf.members)
+    prediction = Prediction(compute_s=1, exchange_s=0, hidden_s=0, step_s=1)
+    plan = Plan(
+        nodes=nodes,
+        shares=(1,) * len(nodes),
+        root=root,
+        prediction=prediction,
+        kind="compute-bound",
+        grouping="robust",
+        chosen="by groups",
+        reasons=(),
+    )
+    Path(path).write_bytes(msgspec.json.encode(plan))
+    return path
+
+
+def test_a_plan_says_who_exchanges_with_whom(script: Path) -> None:
+    nodes = Cluster.of_speeds([1.0, 0.5, 0.2]).worker_nodes
+    assert read_structure("flat", nodes) is None
+    assert str(read_structure(written_plan(PLAN), nodes)) == "server at 2(ring(0, 1*), ring(2*))"
+
+
+def test_a_plan_of_workers_or_of_their_nodes_fits_a_node_with_several(script: Path) -> None:
+    nodes = Cluster(nodes=(Node(name="n0", workers=2), Node(name="n1"))).worker_nodes
+    by_node = GroupPlan(name="all", topology="ring", leader="n1", members=("n1", "n0"))
+    assert str(read_structure(written_plan(by_node), nodes)) == "ring(2*, 0, 1)"
+    by_worker = GroupPlan(
+        name="all", topology="ring", leader="n0.1", members=("n0.1", "n0.0", "n1")
+    )
+    assert str(read_structure(written_plan(by_worker), nodes)) == "ring(1*, 0, 2)"
+
+
+def test_a_structure_that_is_no_plan_is_refused(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refusal(capsys, "--structure", "auto", str(script))
+    assert "--structure auto is neither `flat` nor a file" in message
+
+
+def test_a_plan_for_other_nodes_is_refused(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refusal(capsys, "--nodes", "2", "--structure", written_plan(PLAN), str(script))
+    assert "it also names n2; plan for these nodes" in " ".join(message.split())
 
 
 def test_a_missing_script_is_named_with_where_it_was_looked_for(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gangline.eventlog import NullWriter
-from gangline.runtime.coordinator.hub import RETURN_S, Hub
+from gangline.runtime.coordinator.hub import Hub
 from gangline.runtime.coordinator.journal import FileJournal
+from gangline.runtime.coordinator.lookout import RETURN_S
 from gangline.runtime.messages import (
     PROTOCOL_VERSION,
     Dismissed,
@@ -83,7 +84,11 @@ class Room:
         """All members make a step in the newest view."""
         view = self.view
         for worker in view.members:
-            self.say(worker, Measured(step=number, view=view.number, samples=1, compute_s=0.1))
+            self.report(worker, step=number, view=view.number)
+
+    def report(self, worker: int, *, step: int, view: int) -> None:
+        """A worker makes a step, in some view."""
+        self.say(worker, Measured(step=step, view=view, samples=1, compute_s=0.1))
 
     def tick(self, after_s: float = 0.0) -> None:
         self.now += after_s
@@ -248,8 +253,8 @@ def test_who_waits_is_told_when_the_job_ends() -> None:
         room.hello(pid=9)
 
 
-def test_a_worker_that_was_put_out_may_go_when_the_job_has_ended() -> None:
-    room = training(3)
+def without_worker_2(room: Room) -> None:
+    """Worker 2 is put out, and the others see the job to its end."""
     room.say(0, Failed(group=0, step=1, error="broken"))
     room.say(1, Failed(group=0, step=1, error="broken"))
     room.hub.disconnect(2)
@@ -258,8 +263,21 @@ def test_a_worker_that_was_put_out_may_go_when_the_job_has_ended() -> None:
     room.step(1)
     for worker in (0, 1):
         room.say(worker, Goodbye(reason="done"))
-    room.hello(2)
-    assert room.has(2, Dismissed)
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_a_worker_that_was_put_out_is_told_that_the_job_ended_without_it(
+    is_connected: bool,
+) -> None:
+    room = training(3)
+    without_worker_2(room)
+    if is_connected:
+        room.say(2, Failed(group=0, step=1, error="broken"))
+    else:
+        room.hello(2)
+    assert room.last(2, Refused).is_left_behind
+    assert "the job has ended without this worker" in room.last(2, Refused).reason
+    assert not room.has(2, Dismissed)
 
 
 # --- started again -----------------------------------------------------------------------------------

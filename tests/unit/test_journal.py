@@ -132,7 +132,7 @@ def test_a_job_that_ended_is_not_gone_on_with(path: Path) -> None:
 
 
 def test_records_that_found_no_room_are_written_with_the_next(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = FileJournal(path)
 
@@ -142,16 +142,18 @@ def test_records_that_found_no_room_are_written_with_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", fail)
         journal.append(RECORDS[0])
-    journal.append(RECORDS[1])
+        journal.append(RECORDS[1])
+    journal.append(RECORDS[2])
     journal.close()
     again = FileJournal(path)
-    assert again.records == RECORDS[:2]
+    assert again.records == RECORDS[:3]
+    assert caplog.text.count("is not complete on the disk: [Errno 28] No space left") == 1
     again.close()
 
 
 def test_the_records_come_to_where_the_job_is() -> None:
     memory = replay(RECORDS)
-    assert memory.founders == (0, 1)
+    assert memory.founded == Founded(founders=(0, 1))
     assert sorted(memory.hellos) == sorted(memory.ready) == [0, 1, 2]
     assert memory.view == view(4, (0,), 3)
     assert memory.first_view == 4

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from gangline.control.watch import GRACE_S, MAX_PATIENCE_S, MIN_PATIENCE_S, Watch
 from gangline.eventlog import NullWriter
 from gangline.runtime.coordinator.hub import Hub, Outgoing
-from gangline.runtime.coordinator.watch import GRACE_S, MAX_PATIENCE_S, MIN_PATIENCE_S, Watch
 from gangline.runtime.messages import (
     PROTOCOL_VERSION,
     Failed,

@@ -13,11 +13,11 @@ from typing import Annotated
 import msgspec
 import typer
 
-from gangline.cli.contact import ask_run
+from gangline.cli.contact import RunContact
 from gangline.cli.output import say
-from gangline.spec.announcement import read_announcement
 from gangline.spec.errors import GanglineError, LaunchError, UsageError
 from gangline.spec.launch import Launch
+from gangline.spec.tokens import OBSERVER_TOKEN
 
 KINDS = ("kill", "hang")
 _HANG_S = 5.0
@@ -89,12 +89,10 @@ def torment(victim: Victim, kind: str) -> None:
 
 def find_victims(run_dir: Path) -> list[Victim]:
     """The workers of the run that are processes of this machine and of this run."""
-    announcement = read_announcement(run_dir)
-    document = ask_run(announcement, "/api/status", token_file=run_dir / "token")
-    workers = msgspec.json.decode(document, type=_Workers).workers
-    return [
-        one for one in workers if one.is_connected and is_of_run(one.pid, announcement.run, run_dir)
-    ]
+    contact = RunContact(run_dir, token_file=run_dir / OBSERVER_TOKEN)
+    workers = msgspec.json.decode(contact.ask("/api/status"), type=_Workers).workers
+    run = contact.announcement.run
+    return [one for one in workers if one.is_connected and is_of_run(one.pid, run, run_dir)]
 
 
 def is_of_run(pid: int, run: str, run_dir: Path) -> bool:

@@ -9,12 +9,15 @@ import typer
 from typer.core import TyperCommand
 
 from gangline.cli.cmd_run import launch
-from gangline.cli.contact import ask
+from gangline.cli.contact import Contact
+from gangline.cli.flag_groups import FlagGroup, grouped
 from gangline.cli.output import JsonFlag, say
 from gangline.cli.run_options import check_script, check_transport, make_run_dir
+from gangline.cli.tls_options import enrol, own_files
 from gangline.engines.job import Job
 from gangline.spec.cluster import Node
 from gangline.spec.errors import LaunchError, UsageError
+from gangline.spec.wire import WireSettings
 
 
 class _RunningJob(msgspec.Struct):
@@ -54,7 +57,30 @@ def register(app: typer.Typer) -> None:
         cls=_JoinCommand,
         # Whatever follows the script belongs to the script, dashes or not.
         context_settings={"allow_interspersed_args": False},
-    )(join)
+    )(grouped(join))
+
+
+class JoinTlsFlags(FlagGroup, frozen=True, kw_only=True):
+    """The flags of who joins a job that uses TLS."""
+
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(help="Who vouches for the coordinator and the others; means TLS."),
+    ] = None
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="This machine's certificate (made if the run makes them).")
+    ] = None
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None
+
+    def wire(self, contact: Contact, folder: Path) -> WireSettings | None:
+        """How the workers' links are encrypted; None where the job does without TLS."""
+        if self.tls_ca is None and self.tls_cert is None and self.tls_key is None:
+            return None
+        if self.tls_cert is not None or self.tls_key is not None:
+            files = own_files(self.tls_cert, self.tls_key, self.tls_ca)
+        else:
+            files = enrol(contact, folder)
+        return files.applied_to(WireSettings())
 
 
 def join(
@@ -63,8 +89,11 @@ def join(
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Its arguments, passed on untouched.")
     ] = None,
+    *,
+    tls: JoinTlsFlags,
     token_file: Annotated[
-        Path, typer.Option(help="The file with the run's token, as on the coordinator's machine.")
+        Path,
+        typer.Option(help="The file with the workers' token, as on the coordinator's machine."),
     ] = Path("token"),
     workers: Annotated[int, typer.Option(min=1, help="How many workers to start.")] = 1,
     speed: Annotated[
@@ -82,11 +111,15 @@ def join(
     as_json: JsonFlag = False,
 ) -> None:
     """Add workers on this machine to a job, before it begins or while it runs."""
-    url = coordinator_url(coordinator)
+    contact = Contact(
+        url=coordinator_url(coordinator, has_tls=tls.tls_ca is not None),
+        token_file=token_file,
+        authority=tls.tls_ca,
+    )
     check_script(script)
     check_transport(transport)
     node = Node(name="join", speed=speed, workers=workers)
-    run = _find_run(url, token_file)
+    run = _find_run(contact)
     _, folder = make_run_dir(Path("join"), name=None, run_dir=run_dir)
     job = Job(
         run=run,
@@ -95,29 +128,31 @@ def join(
         arguments=tuple(arguments or ()),
         speeds=(node.speed,) * node.workers,
         transport=transport,
-        coordinator=url,
+        coordinator=contact.url,
         token=token_file.resolve(),
+        wire=tls.wire(contact, folder),
     )
     if not as_json:
         say(f"joining {run} at {coordinator}")
     launch(job, show_output=show_output, as_json=as_json)
 
 
-def coordinator_url(address: str) -> str:
+def coordinator_url(address: str, *, has_tls: bool = False) -> str:
     """The address of a coordinator, from what people write."""
-    host, _, port = address.removeprefix("ws://").rpartition(":")
+    bare = address.removeprefix("ws://").removeprefix("wss://")
+    host, _, port = bare.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(
             f"{address!r} is not an address of a coordinator: write HOST:PORT, as `gangline up` "
             "prints it, such as 10.0.0.5:7700"
         )
-    return f"ws://{host}:{port}"
+    return f"{'wss' if has_tls or address.startswith('wss:') else 'ws'}://{host}:{port}"
 
 
-def _find_run(url: str, token_file: Path) -> str:
+def _find_run(contact: Contact) -> str:
     """The name of the job; asking for it proves that address and token are right."""
-    document = ask(url, "/api/status", token_file=token_file)
+    document = contact.ask("/api/status")
     try:
         return msgspec.json.decode(document, type=_RunningJob).run
     except msgspec.DecodeError as error:
-        raise LaunchError(f"what answers at {url} is no coordinator: {error}") from error
+        raise LaunchError(f"what answers at {contact.url} is no coordinator: {error}") from error

@@ -10,9 +10,9 @@ import msgspec
 import typer
 from rich.table import Table
 
-from gangline.cli.contact import ask_run
+from gangline.cli.contact import RunContact
 from gangline.cli.output import JsonFlag, out, print_json, say
-from gangline.spec.announcement import read_announcement
+from gangline.spec.tokens import OBSERVER_TOKEN
 
 
 def register(app: typer.Typer) -> None:
@@ -23,16 +23,15 @@ def register(app: typer.Typer) -> None:
 def status(
     run_dir: Annotated[Path, typer.Argument(help="The run folder.")],
     token_file: Annotated[
-        Path | None, typer.Option(help="The run's token file (default: in the run folder).")
+        Path | None, typer.Option(help="An observer's token file (default: in the run folder).")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show who takes part in a running job, with which shares, and what was decided last."""
     from gangline.runtime.coordinator.status import Status
 
-    announcement = read_announcement(run_dir)
-    document = ask_run(announcement, "/api/status", token_file=token_file or run_dir / "token")
-    found = msgspec.json.decode(document, type=Status)
+    contact = RunContact(run_dir, token_file=token_file or run_dir / OBSERVER_TOKEN)
+    found = msgspec.json.decode(contact.ask("/api/status"), type=Status)
     if as_json:
         print_json(found)
         return

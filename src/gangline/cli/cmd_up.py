@@ -9,24 +9,28 @@ from typing import Annotated
 
 import typer
 
+from gangline.cli.flag_groups import grouped
 from gangline.cli.output import JsonFlag, print_json, say
+from gangline.cli.tls_options import TlsFlags, server_tls
+from gangline.runtime.tls import TlsFiles
 from gangline.spec.announcement import Announcement
-from gangline.spec.errors import UsageError
+from gangline.spec.tokens import WORKER_TOKEN
 
 
 def register(app: typer.Typer) -> None:
     """Adds the verb to the command."""
-    app.command("up")(up)
+    app.command("up")(grouped(up))
 
 
 def up(
     workers: Annotated[int, typer.Option(min=1, help="How many workers will join.")],
+    tls: TlsFlags,
     run_dir: Annotated[Path, typer.Option(help="The run folder.")] = Path("runs/up"),
     name: Annotated[str | None, typer.Option(help="The run's name.")] = None,
     host: Annotated[str, typer.Option(help="The interface to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 0,
     token_file: Annotated[
-        Path | None, typer.Option(help="A file that holds the run's token (made if missing).")
+        Path | None, typer.Option(help="A file that holds the workers' token (made if missing).")
     ] = None,
     reserved: Annotated[
         int, typer.Option(min=0, help="Workers bring the numbers below this one themselves.")
@@ -34,21 +38,19 @@ def up(
     as_json: JsonFlag = False,
 ) -> None:
     """Start a coordinator alone, and say how workers find it."""
-    from gangline.engines.coordination import write_token
     from gangline.eventlog import EventWriter, log_path
-    from gangline.runtime.coordinator import CoordinatorServer, Hub
+    from gangline.runtime.coordinator import CoordinatorServer, Hub, Keys
     from gangline.runtime.coordinator.journal import open_journal
 
     run_dir.mkdir(parents=True, exist_ok=True)
-    path = token_file or run_dir / "token"
-    token = path.read_text().strip() if path.exists() else write_token(path)
-    if len(token) < 16:
-        raise UsageError(f"the token in {path} is too short: delete the file to have one made")
+    path = token_file or run_dir / WORKER_TOKEN
+    keys = Keys.in_folder(run_dir, worker_file=path)
     run = name or run_dir.name
+    files = tls.resolve(run_dir, run=run, host=host)
 
     def announce(url: str) -> None:
         Announcement(run=run, url=url, pid=os.getpid()).write(run_dir)
-        command = f"gangline join {url.removeprefix('ws://')} --token-file {path} train.py"
+        command = join_command(url, token_file=path, tls=files)
         if as_json:
             print_json({"run": run, "url": url, "token_file": str(path), "join": command})
         else:
@@ -60,4 +62,16 @@ def up(
         hub = Hub(
             run=run, expected_workers=workers, events=events, reserved=reserved, journal=journal
         )
-        CoordinatorServer(hub, token=token, host=host, port=port).run(announce)
+        served = None if files is None else server_tls(files)
+        CoordinatorServer(hub, keys=keys, host=host, port=port, tls=served).run(announce)
+
+
+def join_command(url: str, *, token_file: Path, tls: TlsFiles | None) -> str:
+    """What to type on another machine."""
+    address = url.partition("://")[2]
+    parts = ["gangline join", address, f"--token-file {token_file}"]
+    if tls is not None:
+        parts.append(f"--tls-ca {tls.authority}")
+        if tls.authority_key is None:
+            parts.append("--tls-cert CERTIFICATE --tls-key KEY")
+    return " ".join([*parts, "train.py"])

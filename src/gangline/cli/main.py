@@ -17,6 +17,8 @@ from gangline.cli import (
     cmd_doctor,
     cmd_join,
     cmd_leave,
+    cmd_plan,
+    cmd_probe,
     cmd_report,
     cmd_run,
     cmd_simulate,
@@ -68,6 +70,8 @@ for _verb in (
     cmd_status,
     cmd_report,
     cmd_simulate,
+    cmd_probe,
+    cmd_plan,
     cmd_doctor,
 ):
     _verb.register(app)

@@ -9,62 +9,19 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import psutil
 
 from gangline.spec.announcement import Announcement, read_announcement
-from gangline.spec.cluster import Cluster, Node
 from gangline.spec.errors import LaunchError, UsageError
 from gangline.spec.launch import TRANSPORTS
+from gangline.spec.tokens import OBSERVER_TOKEN, OPERATOR_TOKEN, WORKER_TOKEN
 
 RUNS_DIR = Path("runs")
-_RUN_PARTS = ("events", "workers", "token", "coordinator.json")
-_COORDINATOR_PARTS = ("coordinator.log", "journal.jsonl")
-
-
-class ClusterFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags that say how many workers there are, and how unlike they are."""
-
-    nodes: int | None = None
-    speeds: str | None = None
-    cluster: Path | None = None
-    workers: int | None = None
-
-    def resolve(self) -> Cluster:
-        """The cluster that the flags describe."""
-        if self.cluster is not None:
-            self._refuse_beside_file()
-            return Cluster.from_toml(self.cluster)
-        for flag, count in (("--nodes", self.nodes), ("--workers", self.workers)):
-            if count is not None and count < 1:
-                raise UsageError(f"{flag} must be at least 1, not {count}")
-        speeds = self._speeds()
-        return Cluster(
-            nodes=tuple(
-                Node(name=f"n{index}", speed=speed, workers=self.workers or 1)
-                for index, speed in enumerate(speeds)
-            )
-        )
-
-    def _speeds(self) -> list[float]:
-        if self.speeds is None:
-            return [1.0] * (self.nodes or 1)
-        speeds = parse_numbers(self.speeds, flag="--speeds")
-        if self.nodes is not None and self.nodes != len(speeds):
-            raise UsageError(
-                f"--nodes {self.nodes} and --speeds {self.speeds} disagree: one speed per node is "
-                f"needed, and there are {len(speeds)}; correct one of them, or leave out --nodes"
-            )
-        return speeds
-
-    def _refuse_beside_file(self) -> None:
-        beside = {"--nodes": self.nodes, "--speeds": self.speeds, "--workers": self.workers}
-        given = [flag for flag, value in beside.items() if value is not None]
-        if given:
-            raise UsageError(
-                f"--cluster and {given[0]} cannot be given together: the cluster file says it all; "
-                f"write it into {self.cluster}, or leave out --cluster"
-            )
+_RUN_PARTS = ("events", "workers", WORKER_TOKEN, "coordinator.json")
+_COORDINATOR_PARTS = (
+    *("coordinator.log", "journal.jsonl", "tls", "tls.json"),
+    *(OBSERVER_TOKEN, OPERATOR_TOKEN),
+)
 
 
 def parse_numbers(text: str, *, flag: str) -> list[float]:

@@ -7,6 +7,7 @@ import msgspec
 
 from gangline.planning.allocation import check_allocation
 from gangline.spec.errors import UsageError
+from gangline.spec.structure import Structure
 
 
 class ControlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +26,8 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     its measurements over 100 updates, so that each of its averages is over one cut."""
     seed: int = 0
     """What `random` draws with."""
+    structure: Structure | None = None
+    """How the workers shall exchange; views fit it to their members. None: all in one ring."""
 
     def __post_init__(self) -> None:
         check_allocation(self.allocation)

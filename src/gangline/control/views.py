@@ -12,6 +12,7 @@ from gangline.control.commands import Command, PublishView, Say
 from gangline.control.speeds import assumed_costs
 from gangline.planning.allocation import AllocationProblem, allocate
 from gangline.spec.event import Decision
+from gangline.spec.structure import structure_of
 from gangline.spec.view import View
 
 if TYPE_CHECKING:
@@ -64,7 +65,12 @@ def publish(
     parts = tuple(shares.tolist())
     group = 0 if state.view is None else state.view.group + is_new_group
     view = View(
-        number=next_number(state), members=members, shares=parts, group=group, reason=reason
+        number=next_number(state),
+        members=members,
+        shares=parts,
+        group=group,
+        reason=reason,
+        structure=structure_of(state.options.structure, members),
     )
     if len(members) <= FEW_WORKERS:
         numbers = numbers | {f"share_{w}": float(n) for w, n in zip(members, parts, strict=True)}

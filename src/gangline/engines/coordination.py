@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -14,10 +12,10 @@ from gangline.eventlog import NullWriter
 from gangline.spec.announcement import read_announcement
 from gangline.spec.errors import LaunchError
 from gangline.spec.event import Decision
+from gangline.spec.tokens import write_token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from gangline.engines.job import Job
     from gangline.engines.result import WorkerResult
@@ -27,15 +25,6 @@ MAX_RESTARTS = 20
 """A coordinator that dies so often will not live; the workers go on without it while they can."""
 _GRACE_S = 0.2
 """It holds nothing that a killed coordinator would lose."""
-
-
-def write_token(path: Path) -> str:
-    """Makes a token for a run, in a file that only its owner can read."""
-    token = secrets.token_urlsafe(32)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token + "\n")
-    return token
 
 
 def coordinator_process(job: Job, environment: Mapping[str, str]) -> Coordination:

@@ -12,6 +12,7 @@ import msgspec
 from gangline.engines.local import WorkerCommand
 from gangline.spec.faults import FaultPlan
 from gangline.spec.launch import Launch
+from gangline.spec.structure import Structure
 from gangline.spec.wire import WireSettings
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """How our own transport works; None leaves it to the script."""
     allocation: str | None = None
     """The policy that cuts the global batch; None leaves it to the script."""
+    structure: Structure | None = None
+    """How the workers exchange, as a tree of groups; None: all in one ring."""
     resume: bool = False
     """Whether to go on from the newest checkpoint, where the script does not say."""
     faults: FaultPlan = FaultPlan()
@@ -76,6 +79,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
                 transport=self.transport,
                 wire=self.wire,
                 allocation=self.allocation,
+                structure=self.structure,
                 resume=self.resume,
                 faults=self.faults.of(worker),
             )
@@ -97,11 +101,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def replacement(
-        self, number: int, *, of: int, environment: Mapping[str, str], cores: int
+        self, number: int, *, of: int, replaces: int, environment: Mapping[str, str], cores: int
     ) -> WorkerCommand:
-        """A worker with a number of its own in the place of another, which was killed."""
+        """A worker with a number of its own in the place of another, which began as worker `of`."""
         before = self.commands(environment, cores=cores)[of]
-        launch = msgspec.structs.replace(self.launches()[of], worker=number, faults=())
+        launch = msgspec.structs.replace(
+            self.launches()[of], worker=number, faults=(), replaces=replaces
+        )
         return msgspec.structs.replace(
             before,
             worker=number,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts workers that were killed again: each as a newcomer with a number of its own."""
+"""Starts workers again that were killed or ran out of memory: as newcomers, with new numbers."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ class Respawner:
         """The worker that takes the place of one that ended, if there shall be one."""
         number = len(self._origins)
         num_respawned = number - len(self._job.speeds)
-        if result.signal is None or result.stopped or num_respawned >= self._job.respawns:
+        was_taken = result.signal is not None or result.ran_out_of_memory
+        if not was_taken or result.stopped or num_respawned >= self._job.respawns:
             return None
         origin = self._origins[number] = self._origins[result.worker]
+        how = f"worker {result.worker} ended ({result.reason})"
         self._events.write(
             Decision(
                 t=time.time(),
                 what="respawn",
-                reason=f"worker {result.worker} was {result.reason}: worker {number} takes its place",
+                reason=f"{how}: worker {number} takes its place",
                 numbers={
                     "worker": float(number),
                     "of": float(result.worker),
@@ -49,5 +51,9 @@ class Respawner:
             )
         )
         return self._job.replacement(
-            number, of=origin, environment=self._environment, cores=self._cores
+            number,
+            of=origin,
+            replaces=result.worker,
+            environment=self._environment,
+            cores=self._cores,
         )

@@ -7,6 +7,8 @@ import signal
 
 import msgspec
 
+_OUT_OF_MEMORY = ("MemoryError", "can't allocate memory", "out of memory")
+
 
 class WorkerResult(msgspec.Struct, frozen=True, kw_only=True):
     """The end of one worker process."""
@@ -25,6 +27,17 @@ class WorkerResult(msgspec.Struct, frozen=True, kw_only=True):
     def has_failed(self) -> bool:
         """It ended badly, and by itself."""
         return not self.stopped and self.exit_code != 0
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Its script ended because there was no memory left."""
+        is_error = self.has_failed and self.signal is None
+        return is_error and any(words in self.reason for words in _OUT_OF_MEMORY)
+
+    @property
+    def was_left_behind(self) -> bool:
+        """It was stopped for so long that the others ended the job without it."""
+        return self.has_failed and "errors.LeftBehind" in self.reason
 
     @property
     def reason(self) -> str:

@@ -120,12 +120,13 @@ def find_cause(results: Sequence[WorkerResult]) -> WorkerResult | None:
 
 
 def _should_stop(results: Sequence[WorkerResult], *, keeps_going: bool) -> bool:
-    """A killed worker is the others' business: they go on. An error in the script is everybody's."""
+    """The others go on without a worker that was killed; an error in the script is everybody's."""
     return any(result.has_failed and not _is_survivable(result, keeps_going) for result in results)
 
 
 def _is_survivable(result: WorkerResult, keeps_going: bool) -> bool:
-    return result.signal is not None or keeps_going
+    is_own_fate = result.ran_out_of_memory or result.was_left_behind
+    return result.signal is not None or is_own_fate or keeps_going
 
 
 def _has_survivor(results: Sequence[WorkerResult]) -> bool:

@@ -9,7 +9,10 @@ Whatever is in the file, the only error is `LogError`, which names the file, the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, BinaryIO, get_args
 
 import msgspec
 
@@ -115,7 +118,7 @@ def _lines(path: Path, *, offset: int = 0) -> Iterator[bytes]:
     rest = b""
     while True:
         try:
-            with path.open("rb") as file:
+            with _open_plain(path) as file:
                 file.seek(offset)
                 block = file.read(_BLOCK_BYTES)
         except OSError as error:
@@ -132,6 +135,18 @@ def _lines(path: Path, *, offset: int = 0) -> Iterator[bytes]:
             )
     if rest:
         yield rest
+
+
+def _open_plain(path: Path) -> BinaryIO:
+    """A log as a file; raises OSError for a link, and LogError for a pipe, which would never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        raise LogError(f"{path} is not an event log: it is not a plain file")
+    return os.fdopen(descriptor, "rb")
 
 
 def _decode(line: bytes, *, place: str, is_first: bool) -> AnyEvent | str:

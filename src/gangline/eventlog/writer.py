@@ -12,6 +12,7 @@ log as soon as writing works again.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import socket
 import threading
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
+
+_log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S = 0.5
 MAX_BATCH_LINES = 512
@@ -174,6 +177,8 @@ class EventWriter:
         self._pending[:0] = lines[whole:]
         if error is None:
             self._unreported -= reported
+        elif self.problem is None:
+            _log.warning("events are missing from the log of %s: %s", self._source, error)
         self.problem = error
 
     def _loss(self) -> EventsLost:

@@ -14,10 +14,12 @@ Nothing is read before its checksum was compared, nothing is unpickled, and no l
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import shutil
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +31,7 @@ from gangline.runtime.handshake import Introduction
 from gangline.spec.errors import LogError
 
 if TYPE_CHECKING:
+    from io import BufferedReader
     from pathlib import Path
 
     from torch import Tensor
@@ -222,8 +225,17 @@ def _sync_folder(path: Path) -> None:
 
 def _read_plain(path: Path) -> bytes:
     """A file's bytes; raises OSError for a link."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+    with _open_plain(path) as file:
         return file.read()
+
+
+def _open_plain(path: Path) -> BufferedReader:
+    """Opens a file; raises OSError for a link, and for a pipe or a device, which would never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def _read_manifest(folder: Path) -> Manifest:
@@ -232,7 +244,7 @@ def _read_manifest(folder: Path) -> Manifest:
         manifest = msgspec.json.decode(_read_plain(path), type=Manifest)
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LogError(f"{path} is damaged, or of another version: {error}") from error
     if manifest.format != FORMAT:
         raise LogError(f"{path} has format {manifest.format}; this gangline reads {FORMAT}")
@@ -246,7 +258,7 @@ def _read_manifest(folder: Path) -> Manifest:
 
 def _verify(path: Path, expected: FileSum) -> None:
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        with _open_plain(path) as file:
             size = os.fstat(file.fileno()).st_size
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

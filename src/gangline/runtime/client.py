@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import ssl
 import sys
 import threading
 import time
@@ -33,13 +34,17 @@ from gangline.runtime.messages import (
     Measured,
     Ping,
     Pong,
+    Probe,
+    Probed,
     Ready,
     Refused,
     ViewPublished,
     decode_from_coordinator,
     encode,
 )
-from gangline.spec.errors import LaunchError
+from gangline.runtime.probing import find_reached
+from gangline.runtime.tls import client_context, explain
+from gangline.spec.errors import ExchangeAborted, LaunchError, LeftBehindError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +55,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PING_INTERVAL_S = 0.5
+_DEAF_S = 5.0
+"""A coordinator that echoes nothing for so long is called anew: the network may have lost the line."""
 _GATHER_S = 0.02
 """Measurements of steps shorter than this are sent together: waking a thread costs the loop more
 than making the message."""
@@ -67,8 +74,15 @@ class ControlClient:
         *,
         token: str,
         hello: Hello,
-        break_off: Callable[[int], None],
+        break_off: Callable[[int, int], None],
+        authority: str | None = None,
+        waiting_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`authority` is a PEM file: who must vouch for a coordinator that speaks TLS.
+
+        `break_off` is told the oldest group, and gathering of founders, that is not given up;
+        `waiting_s` says how long this worker has been in its present exchange.
+        """
         self.is_elastic = hello.is_elastic
         """Whether a lost group can be replaced while the job goes on."""
         self.is_dismissed = False
@@ -76,9 +90,11 @@ class ControlClient:
         self.newest_recovery = -1
         """The newest group that replaced a broken one."""
         self._break_off = break_off
+        self._waiting_s = waiting_s
         self._standing: dict[type[FromWorker], FromWorker] = {}
         self._find_url = find_url
         self._token = token
+        self._authority = authority
         self._hello = hello
         self._outgoing: queue.SimpleQueue[list[FromWorker] | None] = queue.SimpleQueue()
         self._gathering: list[FromWorker] = []
@@ -91,8 +107,9 @@ class ControlClient:
         self._gathered: Gathered | None = None
         self._published: dict[int, ViewPublished] = {}
         self._answers: dict[int, CheckpointAnswered] = {}
-        self._refusal: str | None = None
+        self._refusal: LaunchError | None = None
         self._latency_s = 0.0
+        self._heard_s = 0.0
         self._threads = [
             threading.Thread(target=self._receive, name="gangline-control-in", daemon=True),
             threading.Thread(target=self._send, name="gangline-control-out", daemon=True),
@@ -133,9 +150,19 @@ class ControlClient:
         """A view that this worker holds."""
         return self._published[number].view
 
-    def wait_gathered(self, timeout_s: float) -> Gathered:
-        """Waits until all workers of the job have come."""
-        return self._wait(lambda: self._gathered, timeout_s, "the other workers")
+    def wait_gathered(self, timeout_s: float, *, after: int = -1) -> Gathered:
+        """Waits until all founders of the job have come, for more than the `after`-th time."""
+
+        def find() -> Gathered | None:
+            gathered = self._gathered
+            return gathered if gathered is not None and gathered.attempt > after else None
+
+        return self._wait(find, timeout_s, "the other workers")
+
+    @property
+    def gathering(self) -> int:
+        """How often the founders had to gather again, as far as this worker knows; -1: not once."""
+        return -1 if self._gathered is None else self._gathered.attempt
 
     def addresses(self, number: int) -> tuple[WireAddress, ...]:
         """How the members of a view reach each other, in rank order."""
@@ -146,10 +173,17 @@ class ControlClient:
         """The seed of the epochs' order, as the coordinator was told by the founders."""
         return self._published[self.newest_view].seed
 
-    def wait_group(self, last: int, *, worker: int, timeout_s: float) -> View | None:
-        """Waits for a view of a newer group than `last` with this worker in it; None: it may go."""
+    def wait_group(
+        self, last: int, *, worker: int, timeout_s: float, gathering: int | None = None
+    ) -> View | None:
+        """Waits for a view of a newer group than `last` with this worker in it; None: it may go.
+
+        With a founder's `gathering`, raises ExchangeAborted where there is a newer one.
+        """
 
         def find() -> tuple[View | None] | None:
+            if gathering is not None and self.gathering > gathering:
+                raise ExchangeAborted("a founder was lost before the first view")
             view = self._published[self.newest_view].view if self._published else None
             if view is not None and view.group > last and worker in view.members:
                 return (view,)
@@ -193,7 +227,7 @@ class ControlClient:
         with self._changed:
             while True:
                 if self._refusal is not None:
-                    raise LaunchError(f"the coordinator refused this worker: {self._refusal}")
+                    raise self._refusal
                 found = find()
                 if found is not None:
                     return found
@@ -217,8 +251,10 @@ class ControlClient:
                             self._take(decode_from_coordinator(payload))
             except InvalidStatus as error:
                 if error.response.status_code in _UNAUTHORISED:
-                    self._refuse("its token is not that of the run")
-            except (OSError, WebSocketException, msgspec.DecodeError, LaunchError):
+                    self._refuse("its token is not that of a worker of this run")
+            except ssl.SSLCertVerificationError as error:
+                self._refuse(explain(error, url=self._find_url(), authority=self._authority))
+            except (OSError, WebSocketException, msgspec.DecodeError, UnicodeError, LaunchError):
                 pass  # the coordinator is away, or talks nonsense: try again
             with self._changed:
                 self._connection = None
@@ -228,11 +264,13 @@ class ControlClient:
             attempt += 1
 
     def _connect(self) -> ClientConnection:
+        url = self._find_url()
         return connect(
-            f"{self._find_url()}/ws/worker",
+            f"{url}/ws/worker",
+            ssl=client_context(self._authority) if url.startswith("wss") else None,
             additional_headers={"Authorization": f"Bearer {self._token}"},
             max_size=MAX_MESSAGE_BYTES,
-            open_timeout=10,
+            open_timeout=_DEAF_S,
             close_timeout=1,
             compression=None,
             proxy=None,
@@ -243,22 +281,31 @@ class ControlClient:
         for message in (self._hello, *self._standing.values()):
             connection.send(encode(message))
         with self._changed:
+            self._heard_s = time.perf_counter()
             self._connection = connection
             self._changed.notify_all()
 
     def _take(self, message: FromCoordinator) -> None:
+        self._heard_s = time.perf_counter()
         match message:
             case Pong(sent_s=sent_s):
                 self._latency_s = time.perf_counter() - sent_s
                 return
-            case Refused(reason=reason):
-                self._refuse(reason)
+            case Refused(reason=reason, is_left_behind=is_left_behind):
+                self._refuse(reason, is_left_behind=is_left_behind)
                 return
+            case Probe():
+                threading.Thread(
+                    target=self._probe, args=(message,), name="gangline-probe", daemon=True
+                ).start()
+                return
+            case Gathered(attempt=attempt) if attempt > self.gathering >= 0:
+                self._break_off(0, attempt)
             case Dismissed():
                 self.is_dismissed = True
             case ViewPublished(is_recovery=True, view=view) if view.group > self.newest_recovery:
                 self.newest_recovery = view.group
-                self._break_off(view.group)  # before anybody can enter the new group
+                self._break_off(view.group, 0)  # before anybody can enter the new group
         with self._changed:
             if isinstance(message, Gathered):
                 self._gathered = message
@@ -272,11 +319,16 @@ class ControlClient:
                     del self._published[old]
             self._changed.notify_all()
 
-    def _refuse(self, reason: str) -> None:
+    def _probe(self, probe: Probe) -> None:
+        addresses = dict(zip(probe.workers, probe.addresses, strict=True))
+        self.send(Probed(number=probe.number, reached=tuple(find_reached(addresses))))
+
+    def _refuse(self, reason: str, *, is_left_behind: bool = False) -> None:
+        text = f"the coordinator refused this worker: {reason}"
         with self._changed:
-            self._refusal = reason
+            self._refusal = LeftBehindError(text) if is_left_behind else LaunchError(text)
             self._changed.notify_all()
-        self._break_off(sys.maxsize)
+        self._break_off(sys.maxsize, 0)
 
     def _send(self) -> None:
         pinged_s = 0.0
@@ -290,8 +342,11 @@ class ControlClient:
                     messages = self._take_gathered()
             if time.perf_counter() - pinged_s > _PING_INTERVAL_S:
                 pinged_s = time.perf_counter()
-                messages.append(Ping(sent_s=pinged_s))
+                messages.append(Ping(sent_s=pinged_s, waiting_s=self._waiting_s()))
             connection = self._await_connection()
+            if connection is not None and time.perf_counter() - self._heard_s > _DEAF_S:
+                self._heard_s = time.perf_counter()
+                connection.close()
             if connection is not None:
                 with contextlib.suppress(OSError, WebSocketException):
                     # If it fails, the receiving thread notices too, and connects again.

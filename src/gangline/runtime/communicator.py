@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +32,21 @@ class Communicator:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._last: Future[Any] | None = None
+        self._since_s: float | None = None
+
+    @property
+    def waiting_s(self) -> float:
+        """How long the present exchange has taken so far; 0 where there is none."""
+        since_s = self._since_s
+        return 0.0 if since_s is None else time.perf_counter() - since_s
+
+    def make(self, make_group: Callable[[], Group]) -> None:
+        """Makes another group and goes on with it; to wait for its members is an exchange, too."""
+        self._since_s = time.perf_counter()
+        try:
+            self.renew(make_group())
+        finally:
+            self._since_s = None
 
     def submit(self, exchange: Callable[[Group], T]) -> Future[T]:
         """Queues an exchange; the future brings its result or its error."""
@@ -86,10 +102,13 @@ class Communicator:
         if self._failure is not None:
             future.set_exception(self._failure)
             return
+        self._since_s = time.perf_counter()
         try:
             result = exchange(self.group)
         except BaseException as error:
+            self._since_s = None
             self._failure = error
             future.set_exception(error)
         else:
+            self._since_s = None
             future.set_result(result)

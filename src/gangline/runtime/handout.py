@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.collectives.protocol import part_bounds
-from gangline.planning.allocation import proportional
+from gangline.planning.ragged import cut_shares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,23 +46,6 @@ class Handout(NamedTuple):
     def is_update(self) -> bool:
         """Whether the window is complete with this batch, so that the optimizer may step."""
         return self.micro == self.num_micros - 1
-
-
-def cut_shares(total: int, shares: Sequence[int], *, minimum: int = 1) -> list[int]:
-    """Cuts a batch of `total` samples in proportion to `shares`: each part is 0 or at least `minimum`.
-
-    The full batch is cut into exactly `shares`. A ragged one is cut in the same proportions; who would
-    get fewer than `minimum` (2 where BatchNorm needs them) gets none.
-    """
-    if total == sum(shares):
-        return list(shares)
-    weights = [float(share) for share in shares]
-    while True:
-        parts = [int(part) for part in proportional(total, weights)]
-        small = [index for index, part in enumerate(parts) if 0 < part < minimum]
-        if not small or sum(weight > 0 for weight in weights) == 1:
-            return parts
-        weights[min(small, key=lambda index: (parts[index], -index))] = 0.0
 
 
 def cut_window(

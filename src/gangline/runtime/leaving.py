@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from gangline.collectives import OutsiderGroup
-from gangline.runtime.messages import Leaving
+from gangline.runtime.memory import ending_error, is_out_of_memory, lowered
+from gangline.runtime.messages import Exhausted, Leaving
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
@@ -95,7 +97,30 @@ class Departure:
             )
         )
 
+    def _tell_exhausted(self) -> None:
+        """Who takes this worker's place shall not run out of memory, too."""
+        client, worker = self._session.client, self._session.place.worker
+        view = None if client is None or client.newest_view < 0 else client.view(client.newest_view)
+        if client is None or view is None or worker not in view.members:
+            return
+        share = view.shares[view.rank_of(worker)]
+        ceiling = lowered(share)
+        client.send(Exhausted(max_samples=ceiling))
+        self._session.record(
+            Decision(
+                t=time.time(),
+                what="out_of_memory",
+                reason=(
+                    f"worker {worker} ran out of memory with a share of {share} samples: it leaves, "
+                    f"and who takes its place gets at most {ceiling}"
+                ),
+                numbers={"worker": float(worker), "share": float(share), "ceiling": float(ceiling)},
+            )
+        )
+
     def close(self) -> None:
-        """Listens to signals no longer."""
+        """Says so if the script ends for lack of memory, and listens to signals no longer."""
+        if self._signals is not None and is_out_of_memory(ending_error()):
+            self._tell_exhausted()
         if self._signals is not None:
             self._signals.close()

@@ -89,17 +89,21 @@ class Membership:
         assert client is not None
         assert door is not None
         key = GroupKey(run=self._session.place.run, view=view.group, attempt=0)
+        communicator = self._session.communicator
         try:
-            group = make_group(
-                door,
-                key,
-                rank=view.rank_of(self._session.place.worker),
-                addresses=client.addresses(view.number),
+            communicator.make(
+                lambda: make_group(
+                    door,
+                    key,
+                    worker=self._session.place.worker,
+                    members=view.members,
+                    addresses=client.addresses(view.number),
+                    structure=view.structure,
+                )
             )
-            self._session.communicator.renew(group)
             if client.newest_recovery > view.group:  # it came while there was nothing to abort
-                group.abort()
-            truth = self._session.communicator.call(
+                communicator.group.abort()
+            truth = communicator.call(
                 lambda group: become_alike(
                     group,
                     self._introduction,

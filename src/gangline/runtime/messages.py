@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from gangline.spec.address import WireAddress
+from gangline.spec.structure import Structure
 from gangline.spec.view import View
 
 PROTOCOL_VERSION = 1
@@ -36,6 +37,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """Where this worker's peers reach it."""
     is_elastic: bool = True
     """Whether its transport lets others come and go."""
+    replaces: int = -1
+    """The worker in whose place it was started; -1: nobody's."""
 
 
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):
@@ -49,6 +52,10 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     max_samples: int | None
     """The most samples this worker can hold at once."""
     seed: int
+    attempt: int = 0
+    """A founder's: which gathering it has shaken hands in."""
+    structure: Structure | None = None
+    """How the workers shall exchange; None: all in one ring."""
 
 
 class Measured(Message, frozen=True, kw_only=True, tag="measured"):
@@ -72,12 +79,15 @@ class Ping(Message, frozen=True, kw_only=True, tag="ping"):
     """Asks for an echo, to measure the way to the coordinator and back."""
 
     sent_s: float
+    waiting_s: float = 0.0
+    """How long the worker has been in its present exchange; 0: it is in none."""
 
 
 class Failed(Message, frozen=True, kw_only=True, tag="failed"):
     """An exchange of this group failed here; the worker waits for a view with another group."""
 
     group: int
+    """See `founders_group` for one that failed before there was a view."""
     step: int
     error: str
 
@@ -88,6 +98,19 @@ class CheckpointWritten(Message, frozen=True, kw_only=True, tag="checkpoint_writ
     step: int
     group: int
     """The group that the worker was in when the copy was taken."""
+
+
+class Probed(Message, frozen=True, kw_only=True, tag="probed"):
+    """Which of those that a probe named can be reached from here."""
+
+    number: int
+    reached: tuple[int, ...]
+
+
+class Exhausted(Message, frozen=True, kw_only=True, tag="exhausted"):
+    """The worker ran out of memory, and its process ends; who takes its place may have so much."""
+
+    max_samples: int
 
 
 class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
@@ -113,6 +136,8 @@ class Gathered(Message, frozen=True, kw_only=True, tag="gathered"):
     """The number of the worker that this is told to."""
     members: tuple[int, ...]
     addresses: tuple[WireAddress, ...]
+    attempt: int = 0
+    """How often the founders had to gather again, because one was lost before the first view."""
 
 
 class ViewPublished(Message, frozen=True, kw_only=True, tag="view_published"):
@@ -139,6 +164,14 @@ class Dismissed(Message, frozen=True, kw_only=True, tag="dismissed"):
     """The worker may go, for good: when the newest view without it holds, or its group is lost."""
 
 
+class Probe(Message, frozen=True, kw_only=True, tag="probe"):
+    """Asks which of these workers can be reached."""
+
+    number: int
+    workers: tuple[int, ...]
+    addresses: tuple[WireAddress, ...]
+
+
 class Pong(Message, frozen=True, kw_only=True, tag="pong"):
     """The echo of a ping."""
 
@@ -149,15 +182,32 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     """The coordinator will not have this worker, or what it asked for; the reason is for people."""
 
     reason: str
+    is_left_behind: bool = False
+    """The job has ended without this worker, which had trained in it."""
 
 
 FromWorker = (
-    Hello | Ready | Measured | Metrics | Ping | Failed | CheckpointWritten | Leaving | Goodbye
+    Hello
+    | Ready
+    | Measured
+    | Metrics
+    | Ping
+    | Failed
+    | Probed
+    | CheckpointWritten
+    | Exhausted
+    | Leaving
+    | Goodbye
 )
-FromCoordinator = Gathered | ViewPublished | CheckpointAnswered | Dismissed | Pong | Refused
+FromCoordinator = Gathered | ViewPublished | CheckpointAnswered | Dismissed | Probe | Pong | Refused
 
 _from_worker = msgspec.msgpack.Decoder(FromWorker)
 _from_coordinator = msgspec.msgpack.Decoder(FromCoordinator)
+
+
+def founders_group(attempt: int) -> int:
+    """The number of a group of founders that gathered for the so-manieth time: below all others."""
+    return -1 - attempt
 
 
 def encode(message: FromWorker | FromCoordinator) -> bytes:

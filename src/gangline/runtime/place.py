@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from gangline.eventlog import NullWriter
 from gangline.runtime.environment import TorchRun
 from gangline.spec.announcement import read_announcement
-from gangline.spec.errors import UsageError
+from gangline.spec.tokens import make_token, read_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from gangline.runtime.coordinator import CoordinatorServer
     from gangline.spec.faults import Fault
     from gangline.spec.launch import Launch
+    from gangline.spec.structure import Structure
     from gangline.spec.wire import WireSettings
 
 _STORE_KEY = "coordinator"
@@ -45,8 +45,12 @@ class Place:
     transport: str | None = None
     wire: WireSettings | None = None
     allocation: str | None = None
+    structure: Structure | None = None
+    """How the founders exchange; None: all in one ring."""
     resume: bool = False
     faults: tuple[Fault, ...] = ()
+    replaces: int = -1
+    """The worker in whose place this one was started; -1: nobody's."""
     own_coordinator: CoordinatorServer | None = field(default=None, repr=False)
     """Under torchrun the first worker serves the coordinator itself."""
 
@@ -63,23 +67,18 @@ def place_of(launch: Launch | TorchRun | None, *, timeout_s: float) -> Place:
         worker=launch.worker,
         workers=launch.workers,
         find_coordinator=lambda: launch.coordinator or read_announcement(Path(launch.run_dir)).url,
-        token=_read_token(Path(launch.token_file)),
+        token=read_token(Path(launch.token_file)),
         run_dir=launch.run_dir,
         speed=launch.speed,
         shares=launch.shares,
         transport=launch.transport,
         wire=launch.wire,
         allocation=launch.allocation,
+        structure=launch.structure,
         resume=launch.resume,
         faults=launch.faults,
+        replaces=launch.replaces,
     )
-
-
-def _read_token(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise UsageError(f"cannot read the run's token file {path}: {error.strerror}") from error
 
 
 def _place_of_torchrun(launch: TorchRun, *, timeout_s: float) -> Place:
@@ -98,11 +97,13 @@ def _place_of_torchrun(launch: TorchRun, *, timeout_s: float) -> Place:
     server = None
     if launch.worker == 0:
         # Only here, so that the other workers do not carry a web server in their memory.
-        from gangline.runtime.coordinator import CoordinatorServer, Hub
+        from gangline.runtime.coordinator import CoordinatorServer, Hub, Keys
 
         hub = Hub(run=launch.run, expected_workers=launch.workers, events=NullWriter())
-        token = secrets.token_urlsafe(32)
-        server = CoordinatorServer(hub, token=token, host=_host_to_serve(launch.host))
+        token = make_token()
+        server = CoordinatorServer(
+            hub, keys=Keys.of_worker(token), host=_host_to_serve(launch.host)
+        )
         server.start()
         store.set(_STORE_KEY, f"{server.url} {token}")
     url, token = store.get(_STORE_KEY).decode().split()

@@ -31,7 +31,7 @@ from gangline.runtime.session import Session, now
 from gangline.runtime.training import Instruments, Training
 from gangline.runtime.views import ViewSchedule
 from gangline.spec import View
-from gangline.spec.errors import LaunchError, UnsupportedError, UsageError
+from gangline.spec.errors import ExchangeError, LaunchError, UnsupportedError, UsageError
 from gangline.spec.event import Decision, WorkerReady
 
 if TYPE_CHECKING:
@@ -122,10 +122,7 @@ def set_up(
         probe=MetricsProbe() if request.allocation.startswith("kqv") else None,
         faults=Faults(session.place.faults, record=session.record, line=session.client),
     )
-    seed, start = order_seed(request.loader), None
-    if not session.is_late:
-        seed, start = _become_founder(session, request, layout, introduction, seed)
-    view, seed = _first_view(session, request, seed)
+    view, seed, start = _take_part(session, request, layout, introduction)
     if options.checkpoint is not None:
         checkpointer = Checkpointer(
             options.checkpoint,
@@ -300,6 +297,20 @@ def _introduce(request: Request, layout: Layout) -> Introduction:
     )
 
 
+def _take_part(
+    session: Session, request: Request, layout: Layout, introduction: Introduction
+) -> tuple[View, int, Start | None]:
+    """The first view with this worker in it, the seed of the order, and where a founder starts."""
+    seed = order_seed(request.loader)
+    while not session.is_late:
+        try:
+            seed, start = _become_founder(session, request, layout, introduction, seed)
+            return *_first_view(session, request, seed), start
+        except ExchangeError as error:
+            session.found_again(error)
+    return *_first_view(session, request, seed), None
+
+
 def _become_founder(
     session: Session, request: Request, layout: Layout, introduction: Introduction, seed: int
 ) -> tuple[int, Start | None]:
@@ -369,9 +380,16 @@ def _first_view(session: Session, request: Request, seed: int) -> tuple[View, in
             shares=request.shares,
             max_samples=request.options.max_share,
             seed=seed,
+            attempt=session.gathering,
+            structure=session.place.structure,
         )
     )
-    found = client.wait_group(-1, worker=session.place.worker, timeout_s=_VIEW_WAIT_S)
+    found = client.wait_group(
+        -1,
+        worker=session.place.worker,
+        timeout_s=_VIEW_WAIT_S,
+        gathering=None if session.is_late else session.gathering,
+    )
     if found is None:
         raise LaunchError("this worker was asked to leave before it could take part")
     return found, client.seed

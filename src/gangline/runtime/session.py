@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gangline.collectives import GroupKey, OutsiderGroup, SoloGroup
+from gangline.collectives import SoloGroup
 from gangline.eventlog import EventWriter, NullWriter, log_path
 from gangline.runtime.client import ControlClient
 from gangline.runtime.communicator import Communicator
 from gangline.runtime.environment import find_launch
-from gangline.runtime.messages import PROTOCOL_VERSION, Gathered, Hello
+from gangline.runtime.founding import meet, report
+from gangline.runtime.messages import PROTOCOL_VERSION, Hello
 from gangline.runtime.place import Place, place_of
 from gangline.runtime.transports import (
     DEFAULT_TRANSPORT,
     Door,
     check_transport,
     interface_towards,
-    make_group,
     open_door,
 )
 from gangline.spec.errors import LaunchError
@@ -32,6 +32,7 @@ from gangline.spec.wire import WireSettings
 if TYPE_CHECKING:
     from gangline.collectives import Group
     from gangline.eventlog import EventSink
+    from gangline.spec.errors import ExchangeError
     from gangline.spec.event import Event
 
 _COORDINATOR_WAIT_S = 30.0
@@ -49,10 +50,33 @@ class Session:
     door: Door | None = None
     is_late: bool = False
     """Whether the job was running when this worker came."""
+    gathering: int = 0
+    """Before the first view: how often the founders had to gather again."""
+    timeout_s: float = 0.0
+    """How long others may take to come."""
 
     @property
     def group(self) -> Group:
         return self.communicator.group
+
+    def found_again(self, error: ExchangeError) -> None:
+        """The founders lost each other: they meet again. Raises the error where they cannot."""
+        assert self.client is not None
+        assert self.door is not None
+        report(self.client, self.gathering, error)
+        gathered, group = meet(
+            self.client,
+            self.door,
+            run=self.place.run,
+            structure=self.place.structure,
+            timeout_s=self.timeout_s,
+            after=self.gathering,
+        )
+        self.gathering = gathered.attempt
+        self.is_late = self.place.worker not in gathered.members
+        self.communicator.renew(group)
+        if self.client.gathering > gathered.attempt:  # it came while there was nothing to abort
+            group.abort()
 
     def record(self, event: Event) -> None:
         """Writes an event to this worker's log."""
@@ -96,41 +120,43 @@ def open_session(
         pid=os.getpid(),
         address=door.address,
         is_elastic=place.launcher == "gangline" and name.startswith("wire"),
+        replaces=place.replaces,
     )
     client = ControlClient(
         place.find_coordinator,
         token=place.token,
         hello=hello,
-        break_off=lambda group: _break_off(communicator, door, before=group),
+        authority=None if place.wire is None else place.wire.authority,
+        break_off=lambda *before: _break_off(communicator, door, before=before),
+        waiting_s=lambda: communicator.waiting_s,
     )
     try:
-        gathered = client.wait_gathered(timeout_s)
-        place = replace(place, worker=gathered.worker)
-        is_late = place.worker not in gathered.members
-        communicator.group = _first_group(door, place, gathered)
+        gathered, communicator.group = meet(
+            client, door, run=place.run, structure=place.structure, timeout_s=timeout_s
+        )
     except BaseException:
         client.close("could not join")
         door.close()
         raise
-    return Session(place, communicator, _open_log(place, run_dir), client, door, is_late)
+    if client.gathering > gathered.attempt:  # it came while there was nothing to abort
+        communicator.group.abort()
+    place = replace(place, worker=gathered.worker)
+    return Session(
+        place,
+        communicator,
+        _open_log(place, run_dir),
+        client,
+        door,
+        is_late=place.worker not in gathered.members,
+        gathering=gathered.attempt,
+        timeout_s=timeout_s,
+    )
 
 
-def _break_off(communicator: Communicator, door: Door, *, before: int) -> None:
+def _break_off(communicator: Communicator, door: Door, *, before: tuple[int, int]) -> None:
     """Ends whatever this worker exchanges, or waits for, in groups that are no more."""
     door.give_up(before=before)
     communicator.group.abort()
-
-
-def _first_group(door: Door, place: Place, gathered: Gathered) -> Group:
-    """The founders' group; who comes later stands outside until it is in a view."""
-    if place.worker not in gathered.members:
-        return OutsiderGroup(rank=len(gathered.members))
-    return make_group(
-        door,
-        GroupKey(run=place.run, view=0, attempt=0),
-        rank=gathered.members.index(place.worker),
-        addresses=gathered.addresses,
-    )
 
 
 def _open_log(place: Place, run_dir: str | None) -> EventSink:

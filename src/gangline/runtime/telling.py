@@ -28,6 +28,7 @@ def tell_view(session: Session, adoption: Adoption) -> None:
             members=list(view.members),
             shares=list(view.shares),
             reason=view.reason,
+            structure="" if view.structure is None else str(view.structure),
         )
     )
 

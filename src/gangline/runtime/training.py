@@ -216,7 +216,10 @@ class Training:
         place = key or (self.position.handed_out, self.position.calls)
         while not self.is_past:
             if self._membership.is_broken and place not in self._membership.results:
+                step = self.position.step
                 self._recover()
+                if self.position.step > step and place not in self._membership.results:
+                    break  # the others made this call so long ago that nobody remembers its result
                 continue
             try:
                 result = self._membership.call(place, exchange)

@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from gangline.collectives import GroupKey, SoloGroup, wire
 from gangline.collectives.gloo import GlooGroup
+from gangline.collectives.hierarchy import connect_tree
 from gangline.collectives.nccl import NcclGroup, check_available
 from gangline.collectives.wire import WireAddress, WireOptions
 from gangline.spec.errors import ExchangeAborted, UsageError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gangline.collectives import Group
+    from gangline.spec.structure import Structure
     from gangline.spec.wire import WireSettings
 
 DEFAULT_TRANSPORT = "wire"
@@ -36,8 +38,12 @@ class Door(Protocol):
 
     def connect(self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]) -> Group: ...
 
-    def give_up(self, *, before: int) -> None:
-        """Breaks off a `connect` for a group below this number, from another thread."""
+    def cancel(self, key: GroupKey) -> None:
+        """Breaks off a `connect` for this group, from another thread."""
+        ...
+
+    def give_up(self, *, before: tuple[int, int]) -> None:
+        """Breaks off a `connect` for a group below this view and attempt, from another thread."""
         ...
 
     def close(self) -> None: ...
@@ -63,12 +69,12 @@ class WireDoor:
         )
         self.address = self._listener.address
         self._connecting: GroupKey | None = None
-        self._least_group = 0
+        self._least = (0, 0)
 
     def connect(self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]) -> Group:
         self._connecting = key
         try:
-            if key.view < self._least_group:
+            if (key.view, key.attempt) < self._least:
                 raise ExchangeAborted(f"group {key} was given up before it was there")
             return wire.connect(
                 key,
@@ -82,10 +88,13 @@ class WireDoor:
         finally:
             self._connecting = None
 
-    def give_up(self, *, before: int) -> None:
-        self._least_group = max(self._least_group, before)
+    def cancel(self, key: GroupKey) -> None:
+        self._listener.cancel(key)
+
+    def give_up(self, *, before: tuple[int, int]) -> None:
+        self._least = max(self._least, before)
         key = self._connecting
-        if key is None or key.view >= before:
+        if key is None or (key.view, key.attempt) >= before:
             return
         while self._connecting is key and self._listener.find(key) is None:
             time.sleep(_REGISTER_S)  # it is just about to ask the listener
@@ -104,7 +113,10 @@ class StoreDoor:
         self._met_at = self._own
         self.address = WireAddress(host=host, port=self._own.port)
 
-    def give_up(self, *, before: int) -> None:
+    def cancel(self, key: GroupKey) -> None:
+        """Torch's stores cannot be interrupted: it ends at its time limit."""
+
+    def give_up(self, *, before: tuple[int, int]) -> None:
         """Torch's stores cannot be interrupted; these transports lose a job with its first fault."""
 
     def _meet(self, rank: int, addresses: Sequence[WireAddress]) -> TCPStore:
@@ -192,11 +204,28 @@ def check_transport(transport: str) -> None:
         )
 
 
-def make_group(door: Door, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]) -> Group:
-    """The group of these members; a group of one needs nobody."""
-    if len(addresses) == 1:
+def make_group(
+    door: Door,
+    key: GroupKey,
+    *,
+    worker: int,
+    members: Sequence[int],
+    addresses: Sequence[WireAddress],
+    structure: Structure | None,
+) -> Group:
+    """The group of these members, given in rank order; a group of one needs nobody."""
+    if len(members) == 1:
         return SoloGroup()
-    return door.connect(key, rank=rank, addresses=addresses)
+    ranks = {member: rank for rank, member in enumerate(members)}
+    if structure is None:
+        return door.connect(key, rank=ranks[worker], addresses=addresses)
+    return connect_tree(
+        key,
+        structure=structure.relabelled(ranks.__getitem__),
+        rank=ranks[worker],
+        addresses=addresses,
+        connector=door,
+    )
 
 
 def interface_towards(host: str, port: int) -> str:

@@ -44,5 +44,5 @@ def read_announcement(run_dir: Path) -> Announcement:
         raise LaunchError(
             f"no coordinator has announced itself in {path} ({error.strerror})"
         ) from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LaunchError(f"{path} is not a coordinator's announcement: {error}") from error

@@ -7,6 +7,7 @@
     ├── MismatchError       workers of one job disagree (another model, data set, loop, version)
     ├── GradientError       this worker's gradient is not finite, and such workers are put out
     ├── LaunchError         a worker process could not be started, or ended badly
+    │   └── LeftBehindError     the job ended without this worker, whose parameters are old
     ├── ExchangeError       an exchange with the other workers failed
     │   ├── ExchangeAborted     it was broken off on purpose, by this process
     │   └── ExchangeMismatch    the members called different things (also a MismatchError)
@@ -38,6 +39,10 @@ class GradientError(GanglineError):
 
 class LaunchError(GanglineError):
     """A worker process could not be started, or ended badly."""
+
+
+class LeftBehindError(LaunchError):
+    """The job ended without this worker, which was put out of it: its parameters are old."""
 
 
 class ExchangeError(GanglineError):

@@ -64,6 +64,8 @@ class ViewAdopted(Event, frozen=True, kw_only=True, tag="view_adopted"):
     members: list[int]
     shares: list[int]
     reason: str
+    structure: str = ""
+    """How the members exchange, in one line; empty where all are in one ring."""
 
 
 class StepDone(Event, frozen=True, kw_only=True, tag="step_done"):
@@ -98,6 +100,9 @@ class StepSummary(Event, frozen=True, kw_only=True, tag="step_summary"):
     workers: int
     samples: int
     """The samples of all workers in this step."""
+    start: int
+    stop: int
+    """The global batch was the samples start … stop - 1 of the epoch's order."""
     least_compute_s: float
     median_compute_s: float
     greatest_compute_s: float

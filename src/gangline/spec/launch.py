@@ -9,6 +9,7 @@ import msgspec
 
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import Fault
+from gangline.spec.structure import Structure
 from gangline.spec.wire import WireSettings
 
 if TYPE_CHECKING:
@@ -45,10 +46,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How our own transport works; None leaves it to the script."""
     allocation: str | None = None
     """The policy that cuts the global batch; None leaves it to the script."""
+    structure: Structure | None = None
+    """How the workers exchange, as a tree of groups; None: all in one ring."""
     resume: bool = False
     """Whether to go on from the newest checkpoint, where the script does not say."""
     faults: tuple[Fault, ...] = ()
     """What shall go wrong with this worker."""
+    replaces: int = -1
+    """The worker in whose place it is started; -1: nobody's."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Launch | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from gangline.spec.errors import UsageError
+from gangline.spec.structure import Structure
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +24,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Which membership this is: views of one group differ in shares only and share connections."""
     reason: str = ""
     """Why this view replaced the one before it, with the numbers that led to it."""
+    structure: Structure | None = None
+    """How the members exchange, as a tree of groups; None: all in one ring."""
 
     def __post_init__(self) -> None:
         if len(self.members) != len(self.shares):
@@ -34,6 +37,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("a view needs at least one member")
         if any(share < 0 for share in self.shares):
             raise UsageError(f"shares are numbers of samples, none below 0: {list(self.shares)}")
+        if self.structure is not None and set(self.structure.workers) != set(self.members):
+            raise UsageError(
+                f"the structure {self.structure} must hold the members {list(self.members)} of its "
+                "view, and nobody else"
+            )
 
     @property
     def global_batch(self) -> int:

@@ -7,10 +7,10 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gangline.engines.coordination import write_token
 from gangline.eventlog import EventWriter, log_path
-from gangline.runtime.coordinator import CoordinatorServer, Hub
+from gangline.runtime.coordinator import CoordinatorServer, Hub, Keys
 from gangline.spec.announcement import Announcement
+from gangline.spec.tokens import write_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ def coordinator_thread(job: Job) -> Iterator[CoordinatorServer]:
         log_path(job.run_dir, "coordinator"), run=job.run, source="coordinator"
     ) as events:
         hub = Hub(run=job.run, expected_workers=len(job.speeds), events=events)
-        server = CoordinatorServer(hub, token=token)
+        server = CoordinatorServer(hub, keys=Keys.of_worker(token))
         server.start()
         try:
             Announcement(run=job.run, url=server.url, pid=os.getpid()).write(job.run_dir)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
+    from gangline.spec.structure import Structure
+
 _ENTRY = Path(__file__).with_name("entry.py")
 _ECHO_S = 3.0
 """After one worker failed, how long the others may take to notice before they are ended."""
@@ -127,6 +129,7 @@ class WorkerPool:
         speeds: Sequence[float] | None = None,
         shares: Sequence[float] | None = None,
         transport: str | None = None,
+        structure: Structure | None = None,
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
         """What `function(*args)` returned in each worker, in rank order."""
@@ -141,6 +144,7 @@ class WorkerPool:
             speeds=tuple(speeds or [1.0] * num_workers),
             shares=None if shares is None else tuple(shares),
             transport=transport,
+            structure=structure,
         )
         tasks = [
             task_of(function, args, {**(env or {}), **launch.to_environment()})

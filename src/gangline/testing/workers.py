@@ -10,6 +10,8 @@ from gangline.testing.pool import WorkerPool
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from gangline.spec.structure import Structure
+
 
 def run_workers(
     function: Callable[..., Any],
@@ -20,6 +22,7 @@ def run_workers(
     speeds: Sequence[float] | None = None,
     shares: Sequence[float] | None = None,
     transport: str | None = None,
+    structure: Structure | None = None,
     env: Mapping[str, str] | None = None,
 ) -> list[Any]:
     """What `function(*args)` returned in each of several fresh processes, in rank order.
@@ -36,4 +39,5 @@ def run_workers(
             speeds=speeds,
             shares=shares,
             transport=transport,
+            structure=structure,
         )

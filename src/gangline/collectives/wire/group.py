@@ -57,7 +57,7 @@ class WireGroup:
     def all_reduce(self, tensor: Tensor, header: Header | None = None) -> None:
         element_of(tensor, summed=True)
         if header is not None:
-            _check_header(header)
+            check_header(header)
         host = self._staging.host_of(tensor)
         self._do(lambda: self._exchange.all_reduce(flat_of(host), header))
         self._staging.write_back(host, tensor)
@@ -167,7 +167,7 @@ class Door:
         self.alarm.close()
 
 
-def _check_header(header: Header) -> None:
+def check_header(header: Header) -> None:
     if header.dtype != np.int64 or header.ndim != 1 or not header.flags.c_contiguous:
         raise UsageError(
             f"a header is a contiguous row of int64, not {header.dtype} of shape {header.shape}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gangline.runtime.coordinator.sanity import MAX_WORKERS
 from gangline.runtime.messages import PROTOCOL_VERSION, Hello
 from gangline.spec.errors import UsageError
 
@@ -53,4 +54,7 @@ def number_of(hello: Hello, *, hellos: Mapping[int, Hello], reserved: int) -> in
     for worker, known in hellos.items():
         if (known.host, known.pid, known.address) == (hello.host, hello.pid, hello.address):
             return worker
-    return max([*hellos, reserved - 1], default=-1) + 1
+    number = max([*hellos, reserved - 1], default=-1) + 1
+    if number >= MAX_WORKERS:
+        raise UsageError(f"this job has had {MAX_WORKERS} workers: it takes in no more")
+    return number

@@ -7,6 +7,7 @@ ever given twice. A line that was cut off by the end of its writer is dropped wh
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from gangline.eventlog import EventSink
 
+_log = logging.getLogger(__name__)
+
 JOURNAL_NAME = "journal.jsonl"
 
 
@@ -38,9 +41,19 @@ class Greeted(Record, frozen=True, kw_only=True, tag="greeted"):
 
 
 class Founded(Record, frozen=True, kw_only=True, tag="founded"):
-    """These workers began the job."""
+    """These workers begin the job."""
 
     founders: tuple[int, ...]
+    """In the order of their ranks, if none is lost."""
+    lost: tuple[int, ...] = ()
+    """Which of them were lost before there was a view."""
+    attempt: int = 0
+    """How often they had to begin again."""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The founders that are left."""
+        return tuple(worker for worker in self.founders if worker not in self.lost)
 
 
 class Readied(Record, frozen=True, kw_only=True, tag="readied"):
@@ -48,6 +61,13 @@ class Readied(Record, frozen=True, kw_only=True, tag="readied"):
 
     worker: int
     ready: Ready
+
+
+class Lowered(Record, frozen=True, kw_only=True, tag="lowered"):
+    """A worker ran out of memory; who takes its place gets no more samples than this."""
+
+    worker: int
+    max_samples: int
 
 
 class Published(Record, frozen=True, kw_only=True, tag="published"):
@@ -63,7 +83,7 @@ class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     """All members said goodbye: there is nothing to go on with."""
 
 
-AnyRecord = Greeted | Founded | Readied | Published | Ended
+AnyRecord = Greeted | Founded | Readied | Lowered | Published | Ended
 
 
 class Journal(Protocol):
@@ -103,6 +123,7 @@ class FileJournal:
         os.ftruncate(self._descriptor, sound_bytes)
         self._length = sound_bytes
         self._unwritten = b""
+        self._has_failed = False
 
     def append(self, record: AnyRecord) -> None:
         """Keeps a record, for good when this returns; unless the disk is full."""
@@ -110,8 +131,13 @@ class FileJournal:
         try:
             written = os.pwrite(self._descriptor, self._unwritten, self._length)
             os.fsync(self._descriptor)
-        except OSError:
-            return  # training must not end because of this: the next record tries again
+        except OSError as error:
+            # Training must not end because of this: the next record tries again.
+            if not self._has_failed:
+                _log.warning("the journal %s is not complete on the disk: %s", self._path, error)
+            self._has_failed = True
+            return
+        self._has_failed = False
         self._length += written
         self._unwritten = self._unwritten[written:]
 
@@ -153,7 +179,7 @@ def _read(path: Path) -> tuple[list[AnyRecord], int]:
             break
         try:
             records.append(msgspec.json.decode(line, type=AnyRecord))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             break
         sound_bytes += len(line)
     return records, sound_bytes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.runtime.coordinator.journal import Founded, Greeted, Published, Readied
+from gangline.runtime.coordinator.journal import Founded, Greeted, Lowered, Published, Readied
 from gangline.runtime.messages import Hello, Ready
 from gangline.spec.view import View
 
@@ -22,7 +22,9 @@ class Memory(msgspec.Struct, kw_only=True):
 
     hellos: dict[int, Hello] = {}
     ready: dict[int, Ready] = {}
-    founders: tuple[int, ...] | None = None
+    lowered: dict[int, int] = {}
+    """The most samples for whoever takes the place of a worker that ran out of memory."""
+    founded: Founded | None = None
     view: View | None = None
     is_recovery: bool = False
     """Whether the present group replaced a broken one."""
@@ -41,10 +43,12 @@ def replay(records: Iterable[AnyRecord]) -> Memory:
         match record:
             case Greeted(worker=worker, hello=hello):
                 memory.hellos[worker] = hello
-            case Founded(founders=founders):
-                memory.founders = founders
+            case Founded():
+                memory.founded = record
             case Readied(worker=worker, ready=ready):
                 memory.ready[worker] = ready
+            case Lowered(worker=worker, max_samples=max_samples):
+                memory.lowered[worker] = max_samples
             case Published():
                 _see(memory, record)
     return memory

@@ -40,3 +40,19 @@ class LeaveRequest(msgspec.Struct, kw_only=True):
     """What `gangline leave` sends."""
 
     worker: int
+    has_ended: bool = False
+    """Its process is no more: where the job has not begun, it begins without it."""
+
+
+class CertificateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a machine sends whose workers join over TLS."""
+
+    request: str
+    """A certificate signing request (PEM)."""
+
+
+class CertificateAnswer(msgspec.Struct, kw_only=True):
+    """What it gets."""
+
+    certificate: str
+    """Signed by the run's authority (PEM)."""

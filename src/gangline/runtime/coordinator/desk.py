@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Talks with workers and people on behalf of the hub."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocketDisconnect
+
+from gangline.runtime.coordinator.limits import Bucket, Limits
+from gangline.runtime.coordinator.openapi import document
+from gangline.runtime.coordinator.sanity import check_message
+from gangline.runtime.coordinator.status import CertificateRequest, LeaveRequest
+from gangline.runtime.messages import FromCoordinator, Hello, Refused, decode_from_worker, encode
+from gangline.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.websockets import WebSocket
+
+    from gangline.runtime.certificates import Authority
+    from gangline.runtime.coordinator.hub import Hub, Outgoing
+
+HELLO_TIMEOUT_S = 10.0
+_TICK_S = 0.05
+_POLICY_VIOLATION = 1008
+_BAD_REQUEST, _CONFLICT = 400, 409
+_MAX_REASON = 2000
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+_log = logging.getLogger("gangline.coordinator")
+
+
+class Desk:
+    """Reads what comes, asks the hub, and delivers what it says."""
+
+    def __init__(self, hub: Hub, *, limits: Limits, authority: Authority | None) -> None:
+        self._hub = hub
+        self._limits = limits
+        self._authority = authority
+        self._queues: dict[int, asyncio.Queue[FromCoordinator]] = {}
+        self._deaf: set[int] = set()
+        """Workers whose connection is to be closed, as they do not read what they are sent."""
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """What can be asked for."""
+        return [
+            Route("/openapi.json", self.openapi),
+            Route("/api/status", self.status),
+            Route("/api/leave", self.leave, methods=["POST"]),
+            Route("/api/certificate", self.certificate, methods=["POST"]),
+            WebSocketRoute("/ws/worker", self.worker),
+        ]
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Keeps watch while the server runs."""
+        watching = asyncio.create_task(self.keep_watch())
+        yield
+        watching.cancel()
+
+    # --- people ----------------------------------------------------------------------------------
+
+    async def openapi(self, request: Request) -> Response:
+        return Response(msgspec.json.encode(document()), media_type="application/json")
+
+    async def status(self, request: Request) -> Response:
+        return Response(msgspec.json.encode(self._hub.status()), media_type="application/json")
+
+    async def leave(self, request: Request) -> Response:
+        """Somebody wants a worker to leave the job."""
+        try:
+            asked = msgspec.json.decode(await request.body(), type=LeaveRequest)
+            leave = self._hub.expect_without if asked.has_ended else self._hub.ask_to_leave
+            self._deliver(leave(asked.worker))
+        except _UNREADABLE as error:
+            return PlainTextResponse(f"{error}\n", status_code=_BAD_REQUEST)
+        except UsageError as error:
+            return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
+        return Response(b"{}", media_type="application/json")
+
+    async def certificate(self, request: Request) -> Response:
+        """A worker's machine wants a certificate for the links to the others."""
+        try:
+            asked = msgspec.json.decode(await request.body(), type=CertificateRequest)
+            if self._authority is None:
+                return PlainTextResponse(
+                    "this run signs no certificates: bring one of your own, with --tls-cert and "
+                    "--tls-key\n",
+                    status_code=_CONFLICT,
+                )
+            signed = self._authority.sign(asked.request)
+        except (*_UNREADABLE, UsageError) as error:
+            return PlainTextResponse(f"{error}\n", status_code=_BAD_REQUEST)
+        return Response(
+            msgspec.json.encode({"certificate": signed.decode()}), media_type="application/json"
+        )
+
+    # --- workers ---------------------------------------------------------------------------------
+
+    async def worker(self, websocket: WebSocket) -> None:
+        """One worker's connection, from its hello to its end."""
+        await websocket.accept()
+        worker = await self._greet(websocket)
+        if worker is None:
+            return
+        queue = self._queues[worker]
+        sender = asyncio.create_task(self._send_all(websocket, queue))
+        try:
+            await self._listen(websocket, worker)
+        except (WebSocketDisconnect, RuntimeError):
+            pass  # the worker's end or its network; who it was is known, and it may come back
+        except Exception as error:
+            # Whatever it said, and wherever the hub stumbled over it: it costs this worker its
+            # connection, and nobody else anything.
+            if not isinstance(error, (*_UNREADABLE, UsageError, KeyError)):
+                _log.exception("worker %d sent what the hub stumbled over", worker)
+            await self._refuse(
+                websocket,
+                f"worker {worker} sent what nobody can read: {error or type(error).__name__}",
+            )
+        finally:
+            sender.cancel()
+            if self._queues.get(worker) is queue:
+                del self._queues[worker]
+                self._hub.disconnect(worker)
+                self._deliver(self._hub.tick())
+
+    async def keep_watch(self) -> None:
+        """Lets the hub look around, some times per second."""
+        last = ""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            try:
+                self._deliver(self._hub.tick())
+            except Exception as error:  # the watch must go on, whatever one worker has said
+                if repr(error) != last:
+                    last = repr(error)
+                    _log.exception("the hub could not look around")
+
+    async def _listen(self, websocket: WebSocket, worker: int) -> None:
+        limits = self._limits
+        bucket = Bucket(limits.messages_per_s, burst=limits.message_burst, now=time.monotonic())
+        while True:
+            message = decode_from_worker(await websocket.receive_bytes())
+            check_message(message)
+            self._deliver(self._hub.receive(worker, message))
+            if worker in self._deaf:
+                self._deaf.discard(worker)
+                raise UsageError(f"{limits.unread} messages to it were not read")
+            if not bucket.take(time.monotonic()):
+                # Not read, it waits in the network's buffers and then at the worker.
+                await asyncio.sleep(bucket.missing_s(time.monotonic()))
+
+    async def _greet(self, websocket: WebSocket) -> int | None:
+        try:
+            payload = await asyncio.wait_for(websocket.receive_bytes(), HELLO_TIMEOUT_S)
+            hello = decode_from_worker(payload)
+            if not isinstance(hello, Hello):
+                raise UsageError(f"the first message must be a hello, not {type(hello).__name__}")
+            check_message(hello)
+            worker, outgoing = self._hub.connect(hello)
+        except (TimeoutError, WebSocketDisconnect, RuntimeError):
+            with contextlib.suppress(RuntimeError):
+                await websocket.close(_POLICY_VIOLATION)
+            return None
+        except (*_UNREADABLE, KeyError, UsageError) as error:
+            await self._refuse(websocket, str(error))
+            return None
+        self._queues[worker] = asyncio.Queue(self._limits.unread)
+        self._deaf.discard(worker)
+        self._deliver(outgoing)
+        return worker
+
+    def _deliver(self, outgoing: list[Outgoing]) -> None:
+        for worker, message in outgoing:
+            queue = self._queues.get(worker)
+            if queue is None:  # who is away is told when it comes back
+                continue
+            try:
+                queue.put_nowait(message)
+            except asyncio.QueueFull:
+                self._deaf.add(worker)
+
+    async def _send_all(self, websocket: WebSocket, queue: asyncio.Queue[FromCoordinator]) -> None:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            while True:
+                await websocket.send_bytes(encode(await queue.get()))
+
+    async def _refuse(self, websocket: WebSocket, reason: str) -> None:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            await websocket.send_bytes(encode(Refused(reason=reason[:_MAX_REASON])))
+            await websocket.close(_POLICY_VIOLATION)

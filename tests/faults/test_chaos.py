@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gangline chaos` on a live job: workers are killed and stopped, and the job ends as it should."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+sys.path.append(str(Path(__file__).parent))
+
+from live_jobs import until
+
+from gangline.cli import cmd_chaos
+from gangline.cli.cmd_chaos import Victim
+from gangline.cli.main import run_command
+from gangline.eventlog import read_run
+from gangline.observe.ledger import read_ledger
+from gangline.spec.event import Decision, Regrouped, StepDone
+
+if TYPE_CHECKING:
+    import pytest
+
+SCRIPT = """\
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import gangline
+
+gangline.init()
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=16)
+model, optimizer, loader = gangline.prepare(model, optimizer, loader)
+for epoch in gangline.epochs(100_000):
+    for (x,) in loader:
+        time.sleep(0.02)
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    if gangline.mean(float(Path("enough").exists())) > 0:
+        break
+"""
+
+
+def decisions(run_dir: Path, text: str) -> list[Decision]:
+    events = read_run(run_dir, notes=[]) if any(run_dir.glob("events/*.jsonl")) else ()
+    return [e for e in events if isinstance(e, Decision) and text in e.reason]
+
+
+def test_a_live_job_survives_chaos(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    run_dir = tmp_path / "run"
+    flags = ["--nodes", "3", "--respawn", "--run-dir", "run", "--json"]
+    command = [sys.executable, "-m", "gangline.cli.main", "run", *flags, "train.py"]
+    job = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    try:
+        until(lambda: decisions(run_dir, "3 workers joined"), "the job")
+        monkeypatch.setattr(cmd_chaos, "_HANG_S", 0.2)
+        for kind in ("kill", "hang"):
+            once = ["--every", "100ms", "--for", "150ms", "--kinds", kind, "--seed", "7"]
+            assert run_command(["chaos", str(run_dir), *once]) == 0
+        until(lambda: decisions(run_dir, "worker 3 joined"), "the one that was started again")
+        (tmp_path / "enough").touch()
+        assert job.wait(30) == 0
+    finally:
+        if job.poll() is None:
+            job.terminate()
+        job.wait()
+    killed, stopped = capsys.readouterr().out.splitlines()
+    assert killed.startswith("kills worker ")
+    assert stopped.startswith("stops worker ")
+    assert stopped.endswith("for 0.2 s")
+    events = list(read_run(run_dir, notes=[]))
+    ledger = read_ledger(events)
+    assert ledger.contradictions == ()
+    assert not ledger.problems(length=64, epochs=ledger.num_epochs)
+    assert any(isinstance(e, Regrouped) and 3 in e.members for e in events)
+    assert any(isinstance(e, StepDone) and e.worker == 3 for e in events)
+
+
+def test_the_same_seed_picks_the_same_faults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victims = [Victim(worker=worker, pid=worker, is_connected=True) for worker in range(4)]
+    picked: list[tuple[int, str]] = []
+    now = [0.0]
+    monkeypatch.setattr(cmd_chaos, "find_victims", lambda folder: victims)
+    monkeypatch.setattr(cmd_chaos, "torment", lambda one, kind: picked.append((one.worker, kind)))
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
+    )
+    monkeypatch.setattr(cmd_chaos, "time", clock)
+    runs = []
+    for seed in ("3", "3", "4"):
+        picked.clear()
+        flags = ["--every", "1s", "--for", "20s", "--seed", seed]
+        assert run_command(["chaos", str(tmp_path), *flags]) == 0
+        runs.append(list(picked))
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+    assert len(runs[0]) == 20
+    assert {kind for _, kind in runs[0]} == {"kill", "hang"}
