@@ -24,12 +24,12 @@ import msgspec
 import numpy as np
 
 from cost_worker import MODE_VARIABLE
-from elastic_jobs import exit_on_sigterm, paced_speed
 from harness import Comparison, compare
 from losses import CONTROL_THREADS
 from paced_teams import JobOptions, PacedTeam, RunningJob, Taken, table, write_results
 from paced_worker import Part
 from teams import Team
+from tormented_jobs import exit_on_sigterm, paced_speed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

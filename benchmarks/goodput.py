@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from elastic_jobs import SCRIPT, EventTail, Spread, exit_on_sigterm, paced_speed
 from elastic_worker import STOP_FILE, Part
 from gangline.cli.cmd_chaos import find_victims
 from gangline.observe.ledger import read_ledger
@@ -37,6 +36,7 @@ from gangline.spec.event import Decision, Regrouped, StepDone
 from harness import NUM_RESAMPLES, Interval, machine_facts
 from paced_teams import table, write_results
 from teams import end
+from tormented_jobs import SCRIPT, EventTail, Spread, exit_on_sigterm, paced_speed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

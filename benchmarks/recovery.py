@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import rivals
-from elastic_jobs import ElasticJob, Spread, exit_on_sigterm
 from elastic_worker import Part
 from gangline.spec.event import Decision, Regrouped, StepDone
 from harness import machine_facts
 from paced_teams import table, write_results
+from tormented_jobs import ElasticJob, Spread, exit_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import gangline
-from elastic_jobs import SCRIPT, paced_speed
 from elastic_worker import LIGHTHOUSE_FILE, Part
 from teams import end
+from tormented_jobs import SCRIPT, paced_speed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

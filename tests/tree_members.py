@@ -40,9 +40,9 @@ def _group(topology: str, parts: Sequence[int | Structure], leader: int | None) 
 
 
 @st.composite
-def structures(draw: st.DrawFn, *, max_workers: int = 7) -> Structure:
+def structures(draw: st.DrawFn, *, min_workers: int = 1, max_workers: int = 7) -> Structure:
     """A random tree over workers 0 … n - 1, in any order."""
-    count = draw(st.integers(1, max_workers))
+    count = draw(st.integers(min_workers, max_workers))
     return _drawn(draw, draw(st.permutations(range(count))), depth=3)
 
 

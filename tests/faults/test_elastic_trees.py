@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,18 +27,24 @@ HANG_S = 2.8
 
 
 @pytest.mark.parametrize(
-    ("tree", "victim", "after"),
+    ("tree", "victim", "place", "after"),
     [
-        pytest.param(RINGS, 1, "ring(ring(0*), ring(2*, 3))", id="a member"),
-        pytest.param(RINGS, 2, "ring(ring(0*, 1), ring(3*))", id="a leader"),
+        pytest.param(RINGS, 1, "exchange", "ring(ring(0*), ring(2*, 3))", id="a member"),
+        pytest.param(RINGS, 2, "exchange", "ring(ring(0*, 1), ring(3*))", id="a leader"),
         pytest.param(
-            server(ring(0, 1), server(2, 3)), 0, "server at 1(ring(1*), server(2*, 3))", id="server"
+            RINGS, 2, "backward", "ring(ring(0*, 1), ring(3*))", id="a leader that computes"
+        ),
+        pytest.param(
+            server(ring(0, 1), server(2, 3)),
+            0,
+            "exchange",
+            "server at 1(ring(1*), server(2*, 3))",
+            id="the top server",
         ),
     ],
 )
-@pytest.mark.parametrize("place", ["backward", "exchange"])
 def test_the_others_go_on_in_what_is_left_of_the_tree(
-    tmp_path: Path, tree: Structure, victim: int, after: str, place: str
+    tmp_path: Path, tree: Structure, victim: int, place: str, after: str
 ) -> None:
     setup, faults = Setup(), [kill(victim, 3, place)]
     outcome = run_with(tmp_path, setup, faults, workers=4, structure=tree)
@@ -72,3 +79,15 @@ def test_a_worker_that_hung_gets_its_old_place_back(
     structures = [event.structure for event in outcome.of_kind(ViewAdopted)]
     assert set(structures) == {str(RINGS), f"ring(ring(0*, 1), {without})"}
     assert 17 in outcome.steps_of(victim), "it takes part in the last step"
+
+
+@pytest.mark.parametrize("where", ["in prepare", "shaking hands"])
+def test_the_others_begin_when_a_leader_is_killed_before_the_first_view(
+    tmp_path: Path, where: str
+) -> None:
+    setup = Setup(dies={2: where})
+    outcome = run_with(tmp_path, setup, [], workers=4, structure=RINGS)
+    assert outcome.exit_codes == [0, 0, -signal.SIGKILL, 0], outcome.outputs
+    outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
+    structures = {event.structure for event in outcome.of_kind(ViewAdopted)}
+    assert structures == {"ring(ring(0*, 1), ring(3*))"}

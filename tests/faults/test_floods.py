@@ -53,7 +53,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 @pytest.mark.parametrize(
     ("plan", "kind"),
     [
-        pytest.param(Plan(url=""), "cut", id="strangers"),
+        pytest.param(Plan(url=""), "guess", id="strangers"),
         pytest.param(
             Plan(url="", token="the run's", slow=5, rate_per_s=60),
             "rave",

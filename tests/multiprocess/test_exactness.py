@@ -13,7 +13,7 @@ from loops import LOOPS, Problem, Setting, run_loop
 
 from gangline.eventlog import read_run
 from gangline.spec.event import ViewAdopted
-from tree_members import ring, server
+from tree_members import ring, server, structures
 
 if TYPE_CHECKING:
     from gangline.spec.structure import Structure
@@ -72,9 +72,10 @@ def test_every_kind_of_loop_is_exact_when_it_accumulates(
     check(worker_pool, name, problem, Setting((5.0, 3.0), accumulate=3))
 
 
-@pytest.mark.parametrize("transport", ["wire", "wire-tcp", "gloo"])
+@pytest.mark.parametrize(
+    ("name", "transport"), [("mlp", "wire"), ("gan", "wire"), ("mlp", "wire-tcp"), ("mlp", "gloo")]
+)
 @pytest.mark.parametrize("tree", TREES, ids=str)
-@pytest.mark.parametrize("name", ["mlp", "gan"])
 def test_training_is_exact_when_the_workers_exchange_by_a_tree(
     name: str, tree: Structure, transport: str, worker_pool: WorkerPool
 ) -> None:
@@ -90,7 +91,7 @@ def test_training_is_exact_when_the_workers_exchange_by_a_tree(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_training_is_exact_for_any_shares_and_ragged_ends(
+def test_training_is_exact_for_any_shares_trees_and_ragged_ends(
     worker_pool: WorkerPool, data: st.DataObject
 ) -> None:
     workers = data.draw(st.integers(1, 4), label="workers")
@@ -107,4 +108,5 @@ def test_training_is_exact_for_any_shares_and_ragged_ends(
         accumulate=data.draw(st.integers(1, 3), label="accumulate"),
     )
     name = data.draw(st.sampled_from(["mlp", "clipping_and_schedule", "two_losses"]))
-    check(worker_pool, name, problem, setting)
+    trees = st.none() | structures(min_workers=workers, max_workers=workers)
+    check(worker_pool, name, problem, setting, structure=data.draw(trees, label="structure"))

@@ -68,7 +68,7 @@ def test_a_killed_worker_and_a_killed_coordinator_are_started_again(tmp_path: Pa
     assert [worker.reason for worker in result.workers] == ["done", "killed by SIGKILL", "done"]
     events = list(read_run(run_dir, notes=[]))
     decisions = {event.what: event.reason for event in events if isinstance(event, Decision)}
-    assert decisions["respawn"] == "worker 1 was killed by SIGKILL: worker 2 takes its place"
+    assert decisions["respawn"] == "worker 1 ended (killed by SIGKILL): worker 2 takes its place"
     assert "killed by SIGKILL" in decisions["restart_coordinator"]
     assert "the coordinator was started again" in decisions["resume"]
     read_ledger(events).check(length=48, epochs=4)

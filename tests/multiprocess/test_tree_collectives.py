@@ -34,6 +34,7 @@ TREES = (
     server(ring(0, 1, leader=1), server(2, 3, 4), leader=2),
     ring(ring(4), server(3, 1, 0), ring(ring(2), server(5, 6))),
     ring(server(ring(0, 3), ring(2, 1, leader=1), leader=1), ring(4, 5)),
+    ring(ring(ring(0), ring(1, 2))),
 )
 SUMMED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
 CARRIED = (*SUMMED, torch.uint8, torch.int8, torch.int16, torch.bool)
@@ -68,7 +69,7 @@ def test_all_reduce_sums_and_takes_the_largest_header(
     run_tree(tree, body, options=options)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     tree=structures(),
     length=st.one_of(st.integers(0, 5000), st.integers(0, 700_000)),

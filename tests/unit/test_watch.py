@@ -3,7 +3,15 @@
 
 from __future__ import annotations
 
-from gangline.control.watch import GRACE_S, MAX_PATIENCE_S, MIN_PATIENCE_S, Watch
+import pytest
+
+from gangline.control.watch import (
+    GRACE_S,
+    MAX_PATIENCE_S,
+    MIN_PATIENCE_S,
+    PATIENCE_STEPS,
+    Watch,
+)
 from gangline.eventlog import NullWriter
 from gangline.runtime.coordinator.hub import Hub, Outgoing
 from gangline.runtime.messages import (
@@ -30,23 +38,23 @@ def lost(watch: Watch, now: float) -> tuple[int, ...] | None:
 
 def test_nobody_is_lost_while_all_is_well() -> None:
     watch = Watch((0, 1), 0.0)
-    watch.report_step(1.0)
+    watch.report_step(1.0, step=0)
     assert watch.find_lost(1.5) is None
 
 
 def test_a_lost_connection_alone_is_nobodys_business_while_steps_are_made() -> None:
     watch = Watch((0, 1), 0.0)
-    watch.report_step(0.1)
+    watch.report_step(0.1, step=0)
     watch.lose_connection(1, 0.2)
     for tenth in range(1, 100):
-        watch.report_step(tenth / 10)
+        watch.report_step(tenth / 10, step=tenth)
         watch.hear(0, tenth / 10)
         assert watch.find_lost(tenth / 10) is None
 
 
 def test_who_is_away_is_lost_at_once_when_an_exchange_failed() -> None:
     watch = Watch((0, 1, 2), 0.0)
-    watch.report_step(0.1)
+    watch.report_step(0.1, step=0)
     watch.report_failure(0, "peer 1 closed", 0.2)
     assert watch.find_lost(0.2) is None, "its connection may end a moment later"
     watch.lose_connection(1, 0.21)
@@ -110,7 +118,7 @@ def test_a_group_that_has_trained_before_is_not_taken_for_a_new_one() -> None:
 
 def test_who_is_silent_is_lost_when_the_others_wait() -> None:
     watch = Watch((0, 1), 0.0)
-    watch.report_step(0.1)
+    watch.report_step(0.1, step=0)
     watch.hear(0, 2.0)
     assert watch.find_lost(0.1 + MIN_PATIENCE_S - 0.01) is None
     found = watch.find_lost(0.2 + MIN_PATIENCE_S)
@@ -122,7 +130,7 @@ def test_who_is_silent_is_lost_when_the_others_wait() -> None:
 def test_nobody_is_lost_for_silence_while_steps_are_made() -> None:
     watch = Watch((0, 1), 0.0)
     watch.hear(0, 60.0)
-    watch.report_step(60.0)
+    watch.report_step(60.0, step=0)
     assert watch.find_lost(60.5) is None
 
 
@@ -130,10 +138,10 @@ def test_the_patience_follows_the_usual_step() -> None:
     watch = Watch((0, 1), 0.0)
     assert watch.patience_s == 5 * MIN_PATIENCE_S, "nothing is known of the first step"
     for number in range(1, 20):
-        watch.report_step(number * 3.0)
+        watch.report_step(number * 3.0, step=number)
     assert watch.patience_s == 15.0
     for number in range(1, 20):
-        watch.report_step(57.0 + number * 40.0)
+        watch.report_step(57.0 + number * 40.0, step=19 + number)
     assert watch.patience_s == MAX_PATIENCE_S
 
 
@@ -256,3 +264,11 @@ def test_a_hung_worker_is_put_out_and_taken_in_again() -> None:
     job.wait(0.1)
     assert set(job.members) == {0, 1, 2}
     assert not job.views[-1].is_recovery, "the others go on until the agreed step"
+
+
+def test_the_patience_follows_the_steps_and_not_how_many_report_them() -> None:
+    watch = Watch((0, 1, 2), 0.0)
+    for step in range(16):
+        for worker in range(3):
+            watch.report_step(4.0 * (step + 1) + 0.001 * worker, step=step)
+    assert watch.patience_s == pytest.approx(min(PATIENCE_STEPS * 4.0, MAX_PATIENCE_S), rel=0.01)

@@ -32,6 +32,7 @@ class Watch:
         self._failed: dict[int, str] = {}
         self._failed_s: float | None = None
         self._progress_s = now
+        self._newest_step: int | None = None
         self.has_stepped = has_stepped
         """Whether the group has trained, so that its members have found each other."""
         self._step_times: deque[float] = deque(maxlen=16)
@@ -72,11 +73,17 @@ class Watch:
         if worker in self._heard_s and waiting_s > 0:
             self._waiting_since_s[worker] = now - waiting_s
 
-    def report_step(self, now: float, *, is_own: bool = True) -> None:
-        """A member finished a step: all were there. Unless it is the group before's (not its own)."""
-        if self._failed_s is None and now > self._progress_s:
-            self._step_times.append(now - self._progress_s)
-        self._progress_s = now
+    def report_step(self, now: float, *, step: int, is_own: bool = True) -> None:
+        """A member finished a step: all were there. Unless it is the group before's (not its own).
+
+        Only the first report of a step says how long it took: the others' follow at once.
+        """
+        num_steps = 1 if self._newest_step is None else step - self._newest_step
+        if num_steps > 0:
+            if self._failed_s is None and now > self._progress_s:
+                self._step_times.append((now - self._progress_s) / num_steps)
+            self._newest_step = step
+            self._progress_s = now
         self.has_stepped = self.has_stepped or is_own
 
     @property

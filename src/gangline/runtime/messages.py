@@ -13,7 +13,7 @@ from gangline.spec.address import WireAddress
 from gangline.spec.structure import Structure
 from gangline.spec.view import View
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_MESSAGE_BYTES = 1 << 20
 
 

@@ -100,7 +100,9 @@ class SimulatedCoordinator:
         self._untold.append((measured, missing))
         if len(missing) < len(measured.workers):
             self._changes.see_step(measured.view)
-            self._watch.report_step(self._clock.now, is_own=self._changes.is_settled)
+            self._watch.report_step(
+                self._clock.now, step=measured.step, is_own=self._changes.is_settled
+            )
         self._tell_steps()
 
     def hear_reports(self, worker: int) -> None:

@@ -46,6 +46,8 @@ def seats_of(structure: Structure, rank: int) -> list[Seat]:
     """
     seats = []
     group, name, depth = structure, TOP, 0
+    while len(group.groups) == 1:  # the top is where the whole sum is made
+        group = group.groups[0]
     while True:
         if rank in group.speakers and len(group.speakers) > 1:
             seats.append(_seat(group, rank, name=name, depth=depth))

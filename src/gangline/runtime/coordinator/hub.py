@@ -383,7 +383,9 @@ class Hub:
         self._changes.see_step(report.view)
         status.step, status.samples = report.step, report.samples
         status.compute_s = report.compute_s
-        self._lookout.watch.report_step(self._clock(), is_own=self._changes.is_settled)
+        self._lookout.watch.report_step(
+            self._clock(), step=report.step, is_own=self._changes.is_settled
+        )
         outgoing = []
         for measured in self._tally.add(worker, report):
             self._step = measured.step
