@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import os
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -23,8 +24,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
+try:
+    from gangline.runtime.certificates import make_tls_files
+except ImportError:
+    make_tls_files = None
 from harness import Comparison, compare, save
 from teams import Team, TeamError, serve
 
@@ -33,7 +39,12 @@ if TYPE_CHECKING:
 
 SIZES = [4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 25 << 20, 100 << 20]
 BASELINE = "gloo"
-WIRE = {"wire (shared memory)": "shared", "wire (TCP)": "tcp", BASELINE: "gloo"}
+WIRE = {
+    "wire (shared memory)": "shared",
+    "wire (TCP)": "tcp",
+    "wire (TCP, TLS)": "tls",
+    BASELINE: "gloo",
+}
 _OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -106,9 +117,24 @@ class Worker:
             addresses=[wire.WireAddress(host=h, port=p, host_id=i) for h, p, i in known],
             listener=self._listener,
             token=request["token"].encode(),
-            options=wire.WireOptions(shared_memory=request["transport"] == "shared"),
+            options=wire.WireOptions(
+                shared_memory=request["transport"] == "shared", **tls_contexts(request.get("tls"))
+            ),
         )
         self._all_reduce = group.all_reduce
+
+
+def tls_contexts(files: dict[str, str] | None) -> dict[str, ssl.SSLContext]:
+    """Both ends of the links, each of which wants to see the other's certificate."""
+    if files is None:
+        return {}
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files["authority"])
+    server.verify_mode = ssl.CERT_REQUIRED
+    client = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=files["authority"])
+    client.check_hostname = False
+    for context in (server, client):
+        context.load_cert_chain(files["certificate"], files["key"])
+    return {"server_tls": server, "client_tls": client}
 
 
 def timed(call: Callable[[], object], *, calls: int) -> float:
@@ -135,6 +161,10 @@ def team_of(transport: str, *, size: int, folder: Path) -> Team:
     else:
         request["addresses"] = team.ask({"do": "listen"}, timeout_s=ASK_S)
         request["token"] = os.urandom(32).hex()
+    if transport == "tls":
+        request["tls"] = msgspec.structs.asdict(
+            make_tls_files(folder, run="benchmark", hosts=["127.0.0.1"])
+        )
     team.ask(request, timeout_s=ASK_S)
     return team
 
@@ -209,6 +239,9 @@ def run(size: int, *, sizes: list[int], repeats: int, mpi_venvs: list[Path]) -> 
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         teams: dict[str, Team] = {}
         for name, transport in WIRE.items():
+            if transport == "tls" and make_tls_files is None:
+                print(f"skipped {name}: the library cryptography is not there")
+                continue
             team = team_of(transport, size=size, folder=folder)
             teams[name] = stack.enter_context(team)
         if not mpi_venvs:

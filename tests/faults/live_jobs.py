@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
+from elastic_jobs import DEADLINE_S, Outcome, _context, _key, _work, faultless
 from networks import COORDINATOR, enter_namespace
 
-from elastic_jobs import DEADLINE_S, Outcome, _context, _key, _work, faultless
 from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path, read_run
 from gangline.observe.ledger import read_ledger

@@ -13,9 +13,9 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 from elastic_bodies import Setup
+from elastic_jobs import DEADLINE_S, hang, judge, kill, regroups, run_with
 from live_jobs import LiveJob, assert_nothing_lost, report
 
-from elastic_jobs import DEADLINE_S, hang, judge, kill, regroups, run_with
 from gangline.spec.event import Decision
 from gangline.spec.faults import Fault
 

@@ -12,8 +12,8 @@ import torch
 sys.path.append(str(Path(__file__).parent))
 
 from elastic_bodies import Setup, several_units
-
 from elastic_jobs import judge, kill, regroups, run_with
+
 from gangline.runtime.layout import build_layout
 from gangline.spec.event import EpochDone, FaultFired, ViewAdopted
 

@@ -13,8 +13,8 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 from elastic_bodies import Setup
-
 from elastic_jobs import hang, judge, kill, regroups, run_with
+
 from gangline.spec.event import ViewAdopted
 from tree_members import ring, server
 

@@ -11,8 +11,8 @@ import torch
 sys.path.append(str(Path(__file__).parent))
 
 from elastic_bodies import Setup
-
 from elastic_jobs import faultless, run_with
+
 from gangline.spec.event import GradientNotFinite
 
 

@@ -30,7 +30,6 @@ from gangline.spec.faults import FaultPlan
 sys.path.append(str(Path(__file__).parents[1] / "faults"))
 
 from elastic_bodies import Setup
-
 from elastic_jobs import kill, run_with
 
 if TYPE_CHECKING:
