@@ -132,7 +132,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except OSError as error:
             raise LogError(f"cannot read the plan {path}: {error.strerror}") from error
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise LogError(
                 f"the plan {path} is not usable: {error}; make it anew with `gangline plan`"
             ) from error

@@ -168,7 +168,7 @@ class ClusterProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             return decode(path.read_bytes(), type=cls)
         except OSError as error:
             raise LogError(f"cannot read the profile {path}: {error.strerror}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise LogError(
                 f"the profile {path} is not usable: {error}; `gangline probe` writes such files"
             ) from error

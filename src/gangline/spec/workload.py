@@ -81,7 +81,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return decode(path.read_bytes(), type=cls)
         except OSError as error:
             raise UsageError(f"cannot read the workload {path}: {error.strerror}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise UsageError(f"the workload {path} is not usable: {error}") from error
 
     @classmethod
