@@ -41,10 +41,11 @@ def test_a_worker_joins_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_two_workers_join(tmp_path: Path) -> None:
-    setup = Setup(epochs=60, wait={300: "4 members"})
+    setup = Setup(epochs=60, wait={40: "worker 2 joined", 300: "worker 3 joined"})
     with LiveJob(tmp_path, setup) as job:
         job.await_step(10)
         job.join()
+        job.await_decision("worker 2 joined")
         job.join()
         outcome = job.finish()
     assert outcome.exit_codes == [0, 0, 0, 0], report(outcome)
