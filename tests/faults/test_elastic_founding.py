@@ -20,7 +20,7 @@ from gangline.observe.ledger import read_ledger
 from gangline.spec.event import Decision, RunEnded, ViewAdopted
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("where", ["in prepare", "shaking hands", "when ready"])
 def test_the_others_begin_when_a_founder_is_killed(tmp_path: Path, where: str, victim: int) -> None:
     setup = Setup(dies={victim: where})

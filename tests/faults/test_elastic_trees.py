@@ -32,7 +32,12 @@ HANG_S = 2.8
         pytest.param(RINGS, 1, "exchange", "ring(ring(0*), ring(2*, 3))", id="a member"),
         pytest.param(RINGS, 2, "exchange", "ring(ring(0*, 1), ring(3*))", id="a leader"),
         pytest.param(
-            RINGS, 2, "backward", "ring(ring(0*, 1), ring(3*))", id="a leader that computes"
+            RINGS,
+            2,
+            "backward",
+            "ring(ring(0*, 1), ring(3*))",
+            id="a leader that computes",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             server(ring(0, 1), server(2, 3)),
@@ -68,7 +73,9 @@ def test_several_units_are_exchanged_by_tcp_when_a_leader_is_killed(tmp_path: Pa
     judge(outcome, setup, faults)
 
 
-@pytest.mark.parametrize(("victim", "without"), [(2, "ring(3*)"), (3, "ring(2*)")])
+@pytest.mark.parametrize(
+    ("victim", "without"), [(2, "ring(3*)"), pytest.param(3, "ring(2*)", marks=pytest.mark.slow)]
+)
 def test_a_worker_that_hung_gets_its_old_place_back(
     tmp_path: Path, victim: int, without: str
 ) -> None:
@@ -81,7 +88,9 @@ def test_a_worker_that_hung_gets_its_old_place_back(
     assert 17 in outcome.steps_of(victim), "it takes part in the last step"
 
 
-@pytest.mark.parametrize("where", ["in prepare", "shaking hands"])
+@pytest.mark.parametrize(
+    "where", [pytest.param("in prepare", marks=pytest.mark.slow), "shaking hands"]
+)
 def test_the_others_begin_when_a_leader_is_killed_before_the_first_view(
     tmp_path: Path, where: str
 ) -> None:

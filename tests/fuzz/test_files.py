@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FUZZ = settings(
-    max_examples=150,
+    max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -69,7 +69,7 @@ def test_all_reduce_sums_and_takes_the_largest_header(
     run_tree(tree, body, options=options)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     tree=structures(),
     length=st.one_of(st.integers(0, 5000), st.integers(0, 700_000)),
