@@ -73,7 +73,13 @@ def test_every_kind_of_loop_is_exact_when_it_accumulates(
 
 
 @pytest.mark.parametrize(
-    ("name", "transport"), [("mlp", "wire"), ("gan", "wire"), ("mlp", "wire-tcp"), ("mlp", "gloo")]
+    ("name", "transport"),
+    [
+        ("mlp", "wire"),
+        ("mlp", "wire-tcp"),
+        pytest.param("gan", "wire", marks=pytest.mark.slow),
+        pytest.param("mlp", "gloo", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("tree", TREES, ids=str)
 def test_training_is_exact_when_the_workers_exchange_by_a_tree(
