@@ -10,6 +10,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+import pytest
+import torch
+
 from gangline.collectives import GroupKey, wire
 from gangline.collectives.wire import Listener, WireAddress, WireGroup, WireOptions
 
@@ -24,8 +27,23 @@ KEY = GroupKey("run", 1, 0)
 TIMEOUT_S = 10.0
 SHARED = WireOptions(timeout_s=TIMEOUT_S)
 TCP = WireOptions(timeout_s=TIMEOUT_S, shared_memory=False)
+WAYS = pytest.mark.parametrize("options", [SHARED, TCP], ids=["shared", "tcp"])
+PROMPT_S = TIMEOUT_S / 2
+"""Far above what it takes, far below the time-out of an operation."""
+SUMMED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
+CARRIED = (*SUMMED, torch.uint8, torch.int8, torch.int16, torch.bool)
 
 T = TypeVar("T")
+
+
+def values(length: int, rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Small whole numbers, whose sums are exact in every type."""
+    return ((torch.arange(length) * 7 + rank * 3) % 11).to(dtype)
+
+
+def total(length: int, size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """The sum of all members' values."""
+    return sum(values(length, rank, torch.float64) for rank in range(size)).to(dtype)
 
 
 @contextlib.contextmanager

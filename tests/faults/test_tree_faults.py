@@ -21,9 +21,9 @@ from tree_members import WireConnector, join_tree, ring, server, tree_members
 from wire_members import (
     KEY,
     PROCESSES,
+    PROMPT_S,
     SHARED,
-    TCP,
-    TIMEOUT_S,
+    WAYS,
     in_threads,
     listeners,
     nothing_left_behind,
@@ -39,11 +39,8 @@ if TYPE_CHECKING:
     from gangline.collectives.wire import WireAddress, WireOptions
     from gangline.spec.structure import Structure
 
-WAYS = pytest.mark.parametrize("options", [SHARED, TCP], ids=["shared", "tcp"])
 LARGE = 500_000
 SEGMENT_BYTES = 1 << 18
-PROMPT_S = TIMEOUT_S / 2
-"""Far above what it takes, far below the time-out of an operation."""
 LAST = 5
 RINGS = ring(ring(0, 1), ring(2, 3), ring(4, LAST))
 VICTIMS = pytest.mark.parametrize(

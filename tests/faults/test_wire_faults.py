@@ -22,10 +22,10 @@ from gangline.spec.errors import ExchangeAborted, ExchangeError, ExchangeMismatc
 from wire_members import (
     KEY,
     PROCESSES,
-    SHARED,
-    TCP,
+    PROMPT_S,
     TIMEOUT_S,
     TOKEN,
+    WAYS,
     in_threads,
     join,
     listeners,
@@ -38,10 +38,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
-WAYS = pytest.mark.parametrize("options", [SHARED, TCP], ids=["shared", "tcp"])
 LARGE = 2_000_000
-PROMPT_S = TIMEOUT_S / 2
-"""Far above what it takes, far below the time-out of an operation."""
 
 
 def error_of(call: Callable[[], object]) -> ExchangeError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from checkpoint_jobs import INTRODUCTION
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,6 @@ from gangline.eventlog import EventWriter, NullWriter, log_path, read_run
 from gangline.eventlog.reader import LogNotes, read_events, tail_events
 from gangline.runtime.checkpoint_files import CheckpointFolder, Contents, Manifest
 from gangline.runtime.coordinator.journal import JOURNAL_NAME, Founded, open_journal
-from gangline.runtime.handshake import Introduction
 from gangline.runtime.tls import read_tls_files
 from gangline.simulation.scenario import Scenario
 from gangline.spec.announcement import read_announcement
@@ -170,25 +170,6 @@ def test_a_log_is_no_link_and_no_pipe(tmp_path: Path) -> None:
 
 
 # --- checkpoints -------------------------------------------------------------------------------------
-
-
-INTRODUCTION = Introduction(
-    gangline_version="1",
-    torch_version="2",
-    data_set_length=8,
-    global_batch=4,
-    accumulate=1,
-    drop_last=False,
-    order="shuffled",
-    samples_per_epoch=8,
-    reduction="mean",
-    has_weight=False,
-    parameters=("weight",),
-    buffers=(),
-    optimizers=("SGD",),
-    shares=None,
-    stateful=(),
-)
 
 
 def _checkpoints(root: Path) -> CheckpointFolder:

@@ -38,6 +38,7 @@ def test_a_worker_joins_in_the_middle(tmp_path: Path) -> None:
     assert joined.members == [0, 1, 2]
     assert joined.shares[2] <= min(joined.shares[:2]), "it begins with a small share"
     assert joined.shares[2] < max(joined.shares[:2])
+    assert joined.reason == "worker 2 joined, taken to be slow until measured; 3 members"
     assert outcome.steps_of(2) == set(range(joined.step, setup.steps))
 
 

@@ -16,7 +16,19 @@ from gangline.collectives import gather_bytes, wire
 from gangline.collectives.protocol import part_bounds
 from gangline.spec.errors import ExchangeError, UsageError
 from tree_members import join_tree, ring, run_tree, server, structures, tree_members
-from wire_members import PROCESSES, SHARED, TCP, in_threads, nothing_left_behind, run_members
+from wire_members import (
+    CARRIED,
+    PROCESSES,
+    SHARED,
+    SUMMED,
+    TCP,
+    WAYS,
+    in_threads,
+    nothing_left_behind,
+    run_members,
+    total,
+    values,
+)
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -26,7 +38,6 @@ if TYPE_CHECKING:
     from gangline.collectives.wire import WireOptions
     from gangline.spec.structure import Structure
 
-WAYS = pytest.mark.parametrize("options", [SHARED, TCP], ids=["shared", "tcp"])
 TREES = (
     ring(0, 1, 2),
     server(2, 0, 1, leader=1),
@@ -36,18 +47,7 @@ TREES = (
     ring(server(ring(0, 3), ring(2, 1, leader=1), leader=1), ring(4, 5)),
     ring(ring(ring(0), ring(1, 2))),
 )
-SUMMED = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
-CARRIED = (*SUMMED, torch.uint8, torch.int8, torch.int16, torch.bool)
 LENGTHS = (0, 1, 3, 1000, 20_001)
-
-
-def values(length: int, rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Small whole numbers, whose sums are exact in every type."""
-    return ((torch.arange(length) * 7 + rank * 3) % 11).to(dtype)
-
-
-def total(length: int, size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return sum(values(length, rank, torch.float64) for rank in range(size)).to(dtype)
 
 
 @WAYS

@@ -14,9 +14,11 @@ from gangline.collectives.protocol import part_bounds
 from gangline.collectives.wire import WireGroup, WireOptions
 from gangline.spec.errors import ExchangeError, UsageError
 from wire_members import (
+    CARRIED,
     KEY,
     PROCESSES,
     SHARED,
+    SUMMED,
     TCP,
     TIMEOUT_S,
     TOKEN,
@@ -26,6 +28,8 @@ from wire_members import (
     members,
     nothing_left_behind,
     run_members,
+    total,
+    values,
 )
 
 if TYPE_CHECKING:
@@ -45,24 +49,6 @@ WAYS = pytest.mark.parametrize(
     ],
 )
 LENGTHS = (0, 1, 3, 1000, 50_001)
-SUMMED = (
-    torch.float32,
-    torch.float64,
-    torch.bfloat16,
-    torch.float16,
-    torch.int64,
-    torch.int32,
-)
-CARRIED = (*SUMMED, torch.uint8, torch.int8, torch.int16, torch.bool)
-
-
-def values(length: int, rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Small whole numbers, whose sums are exact in every type."""
-    return ((torch.arange(length) * 7 + rank * 3) % 11).to(dtype)
-
-
-def total(length: int, size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return sum(values(length, rank, torch.float64) for rank in range(size)).to(dtype)
 
 
 @WAYS

@@ -15,12 +15,30 @@ from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 import gangline
 from gangline.runtime import api
+from gangline.runtime.handshake import Introduction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 FEATURES = 5
+INTRODUCTION = Introduction(
+    gangline_version="1",
+    torch_version="2",
+    data_set_length=8,
+    global_batch=4,
+    accumulate=1,
+    drop_last=False,
+    order="shuffled",
+    samples_per_epoch=8,
+    reduction="mean",
+    has_weight=False,
+    parameters=("weight",),
+    buffers=(),
+    optimizers=("SGD",),
+    shares=(1.0, 0.5),
+    stateful=(),
+)
 
 
 class Problem(Dataset[Any]):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 import torch
+from checkpoint_jobs import INTRODUCTION
 from torch import nn
 
 from gangline.eventlog import NullWriter
@@ -20,7 +21,6 @@ from gangline.runtime.checkpoint import Checkpointer, CheckpointOptions
 from gangline.runtime.checkpoint_files import CheckpointFolder, Contents, FileSum, Manifest
 from gangline.runtime.checkpoint_state import RandomNumbers, capture, restore
 from gangline.runtime.coordinator.hub import Hub
-from gangline.runtime.handshake import Introduction
 from gangline.runtime.messages import (
     PROTOCOL_VERSION,
     CheckpointAnswered,
@@ -38,24 +38,6 @@ from gangline.spec.event import Decision, Event
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-INTRODUCTION = Introduction(
-    gangline_version="1",
-    torch_version="2",
-    data_set_length=8,
-    global_batch=4,
-    accumulate=1,
-    drop_last=False,
-    order="shuffled",
-    samples_per_epoch=8,
-    reduction="mean",
-    has_weight=False,
-    parameters=("weight",),
-    buffers=(),
-    optimizers=("SGD",),
-    shares=(1.0, 0.5),
-    stateful=(),
-)
 
 
 def manifest(step: int, **changes: Any) -> Manifest:
