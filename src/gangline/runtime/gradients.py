@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchanges the gradients while the backward pass runs.
 
-A hook on every parameter moves its fresh gradient, weighted by this worker's part of the batch, into
-the parameter's place in a flat unit. A unit whose parameters are all ready goes to the communication
-thread, in canonical order. When the outermost backward pass returns, what is left is sent and waited
-for, so that clipping and `step()` see the gradient of the whole global batch.
+A hook on every parameter sees to it that its fresh gradient, weighted by this worker's part of the
+batch, comes into the parameter's place in a flat unit. A unit whose parameters are all ready goes to
+the communication thread, in canonical order. When the outermost backward pass returns, what is left
+is sent and waited for, so that clipping and `step()` see the gradient of the whole global batch.
 
 Several backward passes before a step (two losses, a GAN) are exchanged one by one. What an earlier
 pass left in a unit is already the same everywhere, so only rank 0 adds it to the next sum.
