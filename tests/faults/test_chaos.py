@@ -92,25 +92,48 @@ def test_a_live_job_survives_chaos(
     assert any(isinstance(e, StepDone) and e.worker == 3 for e in events)
 
 
+class Torment:
+    """`gangline chaos` on a clock of its own: what it did, and when it was asked for victims."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, answer_s: float) -> None:
+        self.picked: list[tuple[int, str]] = []
+        self._answer_s = answer_s
+        self._now_s = 0.0
+        clock = SimpleNamespace(monotonic=lambda: self._now_s, sleep=self._sleep)
+        monkeypatch.setattr(cmd_chaos, "time", clock)
+        monkeypatch.setattr(cmd_chaos, "find_victims", self._find)
+        monkeypatch.setattr(cmd_chaos, "torment", self._torment)
+
+    def _sleep(self, seconds: float) -> None:
+        self._now_s += seconds
+
+    def _find(self, folder: Path) -> list[Victim]:
+        self._sleep(self._answer_s)
+        return [Victim(worker=worker, pid=worker, is_connected=True) for worker in range(4)]
+
+    def _torment(self, victim: Victim, kind: str) -> None:
+        self.picked.append((victim.worker, kind))
+
+
 def test_the_same_seed_picks_the_same_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    victims = [Victim(worker=worker, pid=worker, is_connected=True) for worker in range(4)]
-    picked: list[tuple[int, str]] = []
-    now = [0.0]
-    monkeypatch.setattr(cmd_chaos, "find_victims", lambda folder: victims)
-    monkeypatch.setattr(cmd_chaos, "torment", lambda one, kind: picked.append((one.worker, kind)))
-    clock = SimpleNamespace(
-        monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
-    )
-    monkeypatch.setattr(cmd_chaos, "time", clock)
+    torment = Torment(monkeypatch, answer_s=0.0)
     runs = []
     for seed in ("3", "3", "4"):
-        picked.clear()
+        torment.picked.clear()
         flags = ["--every", "1s", "--for", "20s", "--seed", seed]
         assert run_command(["chaos", str(tmp_path), *flags]) == 0
-        runs.append(list(picked))
+        runs.append(list(torment.picked))
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
     assert len(runs[0]) == 20
     assert {kind for _, kind in runs[0]} == {"kill", "hang"}
+
+
+def test_the_time_runs_from_the_first_answer_when_the_coordinator_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torment = Torment(monkeypatch, answer_s=30.0)
+    assert run_command(["chaos", str(tmp_path), "--every", "1s", "--for", "2s"]) == 0
+    assert len(torment.picked) == 1

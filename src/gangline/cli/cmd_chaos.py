@@ -53,12 +53,11 @@ def chaos(
     """Kill or stop random workers of a running job, and say so. At least one is left alone."""
     chosen = parse_kinds(kinds)
     every_s = parse_duration(every, flag="--every")
-    end_s = time.monotonic() + (
-        float("inf") if duration is None else parse_duration(duration, flag="--for")
-    )
+    for_s = float("inf") if duration is None else parse_duration(duration, flag="--for")
     rng = random.Random(seed)
     folder = run_dir.resolve()
     find_victims(folder)  # an error now rather than after the first pause
+    end_s = time.monotonic() + for_s
     while time.monotonic() + every_s <= end_s:
         time.sleep(every_s)
         try:
