@@ -11,7 +11,7 @@ the group unusable: the caller closes it and makes a new one. Results are bit-eq
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +92,23 @@ class Group(Protocol):
     def close(self) -> None:
         """Frees all threads, descriptors and memory of the group. May be called twice."""
         ...
+
+
+@runtime_checkable
+class SumsUnits(Protocol):
+    """A group that treats gradients otherwise than other tensors: it may compress them."""
+
+    def all_reduce_unit(self, tensor: Tensor, header: Header | None, *, unit: int) -> None:
+        """As `all_reduce`, for the unit of the gradient with this number."""
+        ...
+
+
+def all_reduce_unit(group: Group, tensor: Tensor, header: Header | None, *, unit: int) -> None:
+    """Sums a unit of the gradient, compressed where the group does that."""
+    if isinstance(group, SumsUnits):
+        group.all_reduce_unit(tensor, header, unit=unit)
+    else:
+        group.all_reduce(tensor, header)
 
 
 def part_bounds(length: int, parts: int) -> list[int]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gangline.spec.compression import NONE, Compression
 from gangline.spec.errors import UsageError
 from gangline.spec.plan import SOLO, GroupPlan
 
@@ -26,6 +27,8 @@ CARRIED_OUT = (RING, SERVER)
 """The topologies that the runtime can carry out."""
 MAX_LEVELS = 32
 """More than help anybody: groups of two, nested as deep, would hold four thousand million workers."""
+TOP = "top"
+"""The name of the group in which the whole sum is made; those below are `top.0`, `top.0.1`, …"""
 _SHORT = {RING: "ring", SERVER: "server"}
 
 
@@ -39,6 +42,8 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[int, ...] = ()
     """Worker ids, in ring order; none where the members are the leaders of `groups`."""
     groups: tuple[Structure, ...] = ()
+    compression: str = NONE
+    """How this group's own exchange of gradients is shortened: a name of `Compression`."""
 
     def __post_init__(self) -> None:
         if self.topology not in CARRIED_OUT:
@@ -55,6 +60,11 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
                 f"a structure has at most {MAX_LEVELS} levels, not {self.num_levels}; leave out "
                 "groups that hold one group only"
             )
+        if not Compression.parse(self.compression).is_none and self.topology != RING:
+            raise UsageError(
+                f"compression {self.compression} needs a ring: a {self.topology} sends everything "
+                "as it is; choose none for this group, or make it a ring"
+            )
         workers = self.workers
         if len(set(workers)) < len(workers):
             twice = sorted(one for one, count in Counter(workers).items() if count > 1)
@@ -66,13 +76,16 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def __str__(self) -> str:
+        short = _SHORT[self.topology]
+        if self.compression != NONE:
+            short += f"[{self.compression}]"
         if self.groups:
             parts = [str(group) for group in self.groups]
             # Which of the groups' leaders is meant need not be said where it is nobody's server.
             server = f" at {self.leader}" if self.topology == SERVER else ""
-            return f"{_SHORT[self.topology]}{server}({', '.join(parts)})"
+            return f"{short}{server}({', '.join(parts)})"
         names = [f"{one}*" if one == self.leader else str(one) for one in self.members]
-        return f"{_SHORT[self.topology]}({', '.join(names)})"
+        return f"{short}({', '.join(names)})"
 
     @classmethod
     def flat(cls, workers: Sequence[int]) -> Structure:
@@ -116,8 +129,8 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_flat(self) -> bool:
-        """Whether it is one ring of all."""
-        return bool(self.members) and self.topology == RING
+        """Whether it is one ring of all, in which everything is sent as it is."""
+        return bool(self.members) and self.topology == RING and self.compression == NONE
 
     def relabelled(self, label: Callable[[int], int]) -> Structure:
         """The same tree with other numbers for its workers."""
@@ -126,7 +139,38 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
             leader=label(self.leader),
             members=tuple(label(one) for one in self.members),
             groups=tuple(group.relabelled(label) for group in self.groups),
+            compression=self.compression,
         )
+
+    def compressed(self, name: str, compression: Compression) -> Structure:
+        """The same tree in which one group shortens what it sends.
+
+        Groups are named as in messages: `top`, and `top.0.1` for the second group in the first.
+        """
+        if len(self.groups) == 1:  # the top is where the whole sum is made
+            only = self.groups[0].compressed(name, compression)
+            return msgspec.structs.replace(self, groups=(only,))
+        first, *path = name.split(".")
+        changed = self._compressed(path, compression) if first == TOP else None
+        if changed is None:
+            raise UsageError(
+                f"no group {name!r} in {self}; write {TOP}, or {TOP}.0.1 for the second group in the "
+                "first"
+            )
+        return changed
+
+    def _compressed(self, path: Sequence[str], compression: Compression) -> Structure | None:
+        """None where the path leads nowhere."""
+        if not path:
+            return msgspec.structs.replace(self, compression=str(compression))
+        groups = list(self.groups)
+        for place, group in enumerate(groups):
+            if str(place) == path[0]:
+                changed = group._compressed(path[1:], compression)
+                if changed is not None:
+                    groups[place] = changed
+                    return msgspec.structs.replace(self, groups=tuple(groups))
+        return None
 
 
 def structure_of(asked: Structure | None, members: Collection[int]) -> Structure | None:
@@ -146,7 +190,7 @@ def fit(structure: Structure, workers: Collection[int]) -> Structure:
     known = set(structure.workers)
     new = [worker for worker in workers if worker not in known]
     if left is None:
-        return Structure.flat(new)
+        return msgspec.structs.replace(Structure.flat(new), compression=structure.compression)
     for worker in new:
         left = _with_newcomer(left, worker)
     return left
@@ -165,17 +209,17 @@ def _without_missing(structure: Structure, there: frozenset[int]) -> Structure |
         return None
     # The group whose leader led all of them goes on doing so, by whom it is led now.
     leading = next((new for old, new in kept if old.leader == structure.leader), kept[0][1])
-    return _merged(structure.topology, leading.leader, tuple(new for _, new in kept))
+    return _merged(structure, leading.leader, tuple(new for _, new in kept))
 
 
-def _merged(topology: str, leader: int, groups: tuple[Structure, ...]) -> Structure:
-    """A group of these groups, without levels that hold nothing together."""
+def _merged(old: Structure, leader: int, groups: tuple[Structure, ...]) -> Structure:
+    """The old group with these groups, without levels that hold nothing together."""
     if len(groups) == 1:
         return groups[0]
     if all(len(group.members) == 1 for group in groups):
         members = tuple(group.leader for group in groups)
-        return Structure(topology=topology, leader=leader, members=members)
-    return Structure(topology=topology, leader=leader, groups=groups)
+        return msgspec.structs.replace(old, leader=leader, members=members, groups=())
+    return msgspec.structs.replace(old, leader=leader, groups=groups)
 
 
 def _with_newcomer(structure: Structure, worker: int) -> Structure:

@@ -57,7 +57,7 @@ def connect_tree(
                 rank=seat.place,
                 addresses=[addresses[one] for one in seat.speakers],
             )
-            levels.append(level_of(seat, group))
+            levels.append(level_of(seat, group, seed=key.view))
     except BaseException:
         for level in levels:
             level.group.close()

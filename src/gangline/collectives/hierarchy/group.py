@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -20,7 +21,6 @@ from gangline.collectives.protocol import part_bounds
 from gangline.collectives.wire.elements import HALVES, Staging, element_of
 from gangline.collectives.wire.group import check_header
 from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
-from gangline.spec.hop import HopStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gangline.collectives.hierarchy.levels import Level
     from gangline.collectives.hierarchy.pairs import Pairs
     from gangline.collectives.protocol import Group, GroupKey, Header
+    from gangline.spec.hop import HopStats
 
 SEGMENT_BYTES = 2 << 20
 """The piece in which large tensors go through the levels. Every piece pays the latency of each level
@@ -59,12 +60,11 @@ class TreeGroup:
         self._is_aborted = threading.Event()
 
     def all_reduce(self, tensor: Tensor, header: Header | None = None) -> None:
-        element_of(tensor, summed=True)
-        if header is not None:
-            check_header(header)
-        host = self._staging.host_of(tensor)
-        self._do(lambda: self._sum(host, header))
-        self._staging.write_back(host, tensor)
+        self._all_reduce(tensor, header, unit=None)
+
+    def all_reduce_unit(self, tensor: Tensor, header: Header | None, *, unit: int) -> None:
+        """As `all_reduce`, for a unit of the gradient: groups that compress do so with it."""
+        self._all_reduce(tensor, header, unit=unit)
 
     def reduce_scatter(self, tensor: Tensor) -> Tensor:
         element_of(tensor, summed=True)
@@ -133,12 +133,20 @@ class TreeGroup:
 
     # What goes on between the members
 
-    def _sum(self, host: Tensor, header: Header | None) -> None:
+    def _all_reduce(self, tensor: Tensor, header: Header | None, *, unit: int | None) -> None:
+        element_of(tensor, summed=True)
+        if header is not None:
+            check_header(header)
+        host = self._staging.host_of(tensor)
+        self._do(lambda: self._sum(host, header, unit=unit))
+        self._staging.write_back(host, tensor)
+
+    def _sum(self, host: Tensor, header: Header | None, *, unit: int | None = None) -> None:
         if self._levels:
-            pieces = self._cut(host.detach().view(-1), header)
+            pieces = self._cut(host.detach().view(-1), header, unit=unit)
             Pipeline(self._levels, pieces, break_off=self._break_off).run()
 
-    def _cut(self, flat: Tensor, header: Header | None) -> list[Piece]:
+    def _cut(self, flat: Tensor, header: Header | None, *, unit: int | None) -> list[Piece]:
         """The pieces; half precision rises as float32, so that it is rounded once, at the top."""
         rising = flat.float() if flat.dtype in HALVES else flat
         count = max(1, -(-rising.nbytes // self._segment_bytes))
@@ -148,7 +156,8 @@ class TreeGroup:
             low, high = bounds[index], bounds[index + 1]
             part = rising[low:high]
             result = part if rising is flat else flat[low:high]
-            pieces.append(Piece(part, result, header if index == count - 1 else None))
+            key = None if unit is None else (unit, index)
+            pieces.append(Piece(part, result, header if index == count - 1 else None, key))
         return pieces
 
     def _pass_on(self, host: Tensor, root: int) -> None:
@@ -205,10 +214,4 @@ class TreeGroup:
 def _of_ranks(hops: list[HopStats], ranks: tuple[int, ...]) -> Iterator[HopStats]:
     """What one group measured, by rank in the tree."""
     for hop in hops:
-        yield HopStats(
-            peer=ranks[hop.peer],
-            latency_s=hop.latency_s,
-            bytes_per_s=hop.bytes_per_s,
-            bytes=hop.bytes,
-            corrupt=hop.corrupt,
-        )
+        yield msgspec.structs.replace(hop, peer=ranks[hop.peer])

@@ -3,6 +3,7 @@
 
 A ring reduces by an all-reduce, which moves as many bytes over each link as a reduce-scatter and a
 gather to the leader would. A parameter server uses the links between its members and the server only.
+A ring may compress the gradients that it sums; what comes back is sent as it is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
+from gangline.collectives.compression import Compressor
 from gangline.collectives.wire.elements import flat_of, sum_into
+from gangline.spec.compression import Compression
 from gangline.spec.errors import ExchangeError
 from gangline.spec.structure import SERVER
 
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from gangline.collectives.protocol import Group, Header
 
 _SHOWN = 16
+
+Key = tuple[int, int]
+"""The unit of the gradient, and the piece of it."""
 
 
 @contextmanager
@@ -47,15 +53,18 @@ class Level(Protocol):
     seat: Seat
     group: Group
 
-    def reduce(self, piece: Tensor, header: Header | None) -> None:
-        """Afterwards the leader has the sum and the greatest header; the others' are undefined."""
+    def reduce(self, piece: Tensor, header: Header | None, *, key: Key | None = None) -> None:
+        """Afterwards the leader has the sum and the greatest header; the others' are undefined.
+
+        A piece of the gradient has a key, and may be compressed.
+        """
         ...
 
     def spread(self, piece: Tensor, header: Header | None) -> None:
         """Everybody gets what the leader has."""
         ...
 
-    def total(self, piece: Tensor, header: Header | None) -> None:
+    def total(self, piece: Tensor, header: Header | None, *, key: Key | None = None) -> None:
         """Everybody gets the sum and the greatest header."""
         ...
 
@@ -63,19 +72,24 @@ class Level(Protocol):
 class RingLevel:
     """A group whose members are alike."""
 
-    def __init__(self, seat: Seat, group: Group) -> None:
+    def __init__(self, seat: Seat, group: Group, *, seed: int) -> None:
         self.seat, self.group = seat, group
+        compression = Compression.parse(seat.compression)
+        self._compressor = None if compression.is_none else Compressor(compression, seed=seed)
 
-    def reduce(self, piece: Tensor, header: Header | None) -> None:
-        self.group.all_reduce(piece, header)
+    def reduce(self, piece: Tensor, header: Header | None, *, key: Key | None = None) -> None:
+        self.total(piece, header, key=key)
 
     def spread(self, piece: Tensor, header: Header | None) -> None:
         self.group.broadcast(piece, self.seat.leader)
         if header is not None:
             self.group.broadcast(torch.from_numpy(header), self.seat.leader)
 
-    def total(self, piece: Tensor, header: Header | None) -> None:
-        self.group.all_reduce(piece, header)
+    def total(self, piece: Tensor, header: Header | None, *, key: Key | None = None) -> None:
+        if key is None or self._compressor is None:
+            self.group.all_reduce(piece, header)
+        else:
+            self._compressor.all_reduce(self.group, piece, header, key=key)
 
 
 class ServerLevel:
@@ -84,7 +98,7 @@ class ServerLevel:
     def __init__(self, seat: Seat, group: Group) -> None:
         self.seat, self.group = seat, group
 
-    def reduce(self, piece: Tensor, header: Header | None) -> None:
+    def reduce(self, piece: Tensor, header: Header | None, *, key: Key | None = None) -> None:
         if not self.seat.is_leader:
             self._send(piece, header, to=self.seat.leader)
             return
@@ -105,7 +119,7 @@ class ServerLevel:
         for place in self._others():
             self._send(piece, header, to=place)
 
-    def total(self, piece: Tensor, header: Header | None) -> None:
+    def total(self, piece: Tensor, header: Header | None, *, key: Key | None = None) -> None:
         self.reduce(piece, header)
         self.spread(piece, header)
 
@@ -123,6 +137,8 @@ class ServerLevel:
             self.group.receive(torch.from_numpy(header), source)
 
 
-def level_of(seat: Seat, group: Group) -> Level:
-    """The level of a seat, over the group that was connected for it."""
-    return ServerLevel(seat, group) if seat.topology == SERVER else RingLevel(seat, group)
+def level_of(seat: Seat, group: Group, *, seed: int) -> Level:
+    """The level of a seat, over the group that was connected for it; `seed` is alike on all members."""
+    if seat.topology == SERVER:
+        return ServerLevel(seat, group)
+    return RingLevel(seat, group, seed=seed)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from gangline.collectives.hierarchy.levels import Level
+    from gangline.collectives.hierarchy.levels import Key, Level
     from gangline.collectives.protocol import Header
 
 
@@ -31,6 +31,8 @@ class Piece(NamedTuple):
     result: Tensor
     """Where the result goes: the same memory, unless sums are made in a wider type."""
     header: Header | None
+    key: Key | None
+    """Names a piece of the gradient, to levels that compress it; None is never compressed."""
 
 
 class Pipeline:
@@ -99,9 +101,9 @@ class Pipeline:
         level, piece = self._levels[index], self._pieces[number]
         with naming(level.seat):
             if not level.seat.is_top:
-                level.reduce(piece.rising, piece.header)
+                level.reduce(piece.rising, piece.header, key=piece.key)
                 return
-            level.total(piece.rising, piece.header)
+            level.total(piece.rising, piece.header, key=piece.key)
         if piece.result is not piece.rising:
             piece.result.copy_(piece.rising)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gangline.spec.compression import NONE
+from gangline.spec.structure import TOP
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gangline.spec.structure import Structure
-
-TOP = "top"
 
 
 class Seat(NamedTuple):
@@ -29,6 +30,8 @@ class Seat(NamedTuple):
     """How many levels there are above."""
     via: Mapping[int, int]
     """The ranks below this group, and the place of who speaks for each of them here."""
+    compression: str = NONE
+    """How its exchange of gradients is shortened."""
 
     @property
     def is_leader(self) -> bool:
@@ -68,4 +71,5 @@ def _seat(group: Structure, rank: int, *, name: str, depth: int) -> Seat:
         leader=group.speakers.index(group.leader),
         depth=depth,
         via={one: place for place, branch in enumerate(branches) for one in branch},
+        compression=group.compression,
     )
