@@ -12,6 +12,7 @@ from gangline.eventlog import NullWriter
 from gangline.spec.announcement import read_announcement
 from gangline.spec.errors import LaunchError
 from gangline.spec.event import Decision
+from gangline.spec.plainfile import replace_plain
 from gangline.spec.tokens import write_token
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Coordination:
     def __enter__(self) -> Coordination:
         if self._job.coordinator is None:
             write_token(self._job.token_file)
+            if self._job.profile is not None:
+                replace_plain(self._job.profile_file, self._job.profile.to_json())
             self._engine.start()
         return self
 
@@ -87,6 +90,8 @@ class Coordination:
                 *("--run-dir", str(job.run_dir), "--name", job.run, "--port", str(port)),
                 *("--workers", str(len(job.speeds)), "--token-file", str(job.token_file)),
                 *("--reserved", str(len(job.speeds) + job.respawns)),
+                *("--detector", job.detector),
+                *(("--profile", str(job.profile_file)) if job.profile is not None else ()),
             ),
             environment=self._environment,
             log=job.run_dir / "coordinator.log",

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.engines.local import WorkerCommand
+from gangline.spec.enclosure import OPEN, Enclosure
 from gangline.spec.faults import FaultPlan
 from gangline.spec.launch import Launch
+from gangline.spec.profile import ClusterProfile
 from gangline.spec.structure import Structure
+from gangline.spec.sync import IN_STEP, Sync
 from gangline.spec.wire import WireSettings
 
 if TYPE_CHECKING:
@@ -39,10 +42,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """How our own transport works; None leaves it to the script."""
     allocation: str | None = None
     """The policy that cuts the global batch; None leaves it to the script."""
+    sync: Sync = IN_STEP
+    """How tightly groups of workers are held together, where the script does not say."""
     structure: Structure | None = None
     """How the workers exchange, as a tree of groups; None: all in one ring."""
+    profile: ClusterProfile | None = None
+    """What is known of each worker's node: the structure is planned from it; None: it is not."""
     resume: bool = False
     """Whether to go on from the newest checkpoint, where the script does not say."""
+    non_finite: str | None = None
+    """What happens to a worker whose gradient is wrong; None leaves it to the script."""
+    detector: str = "robust"
+    """What tells the coordinator who is slower than usual: a name, or `module:Class`."""
     faults: FaultPlan = FaultPlan()
     """What shall go wrong with the workers."""
     coordinator: str | None = None
@@ -53,15 +64,26 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """How many workers that were killed are started again."""
     keeps_going: bool = False
     """Whether the others go on when a worker ends with an error."""
+    enclosures: tuple[Enclosure, ...] = ()
+    """What each worker is put into; empty: nothing."""
 
     @property
     def token_file(self) -> Path:
         """Where the run's token is kept."""
         return self.token or self.run_dir / "token"
 
+    @property
+    def profile_file(self) -> Path:
+        """Where the coordinator finds the profile."""
+        return self.run_dir / "profile.json"
+
     def log_of(self, worker: int) -> Path:
         """Where a worker's output is kept."""
         return self.run_dir / "workers" / f"{worker}.log"
+
+    def enclosure_of(self, worker: int) -> Enclosure:
+        """What a worker is put into."""
+        return self.enclosures[worker] if self.enclosures else OPEN
 
     def launches(self) -> list[Launch]:
         """What each worker is told."""
@@ -73,14 +95,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
                 worker=-1 if is_joining else worker,
                 workers=0 if is_joining else len(self.speeds),
                 token_file=str(self.token_file),
-                coordinator=self.coordinator,
-                speed=speed,
+                coordinator=self.enclosure_of(worker).coordinator or self.coordinator,
+                # A worker with a quota is as slow as it shall be already.
+                speed=1.0 if self.enclosure_of(worker).control_group else speed,
                 shares=self.shares,
                 transport=self.transport,
                 wire=self.wire,
                 allocation=self.allocation,
+                sync=self.sync,
                 structure=self.structure,
                 resume=self.resume,
+                non_finite=self.non_finite,
                 faults=self.faults.of(worker),
             )
             for worker, speed in enumerate(self.speeds)
@@ -94,8 +119,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             WorkerCommand(
                 worker=place,
                 arguments=(str(self.script), *self.arguments),
-                environment={**shared, **launch.to_environment()},
+                environment={
+                    **shared,
+                    **self.enclosure_of(place).environment,
+                    **launch.to_environment(),
+                },
                 log=self.log_of(place),
+                enclosure=self.enclosure_of(place),
             )
             for place, launch in enumerate(self.launches())
         ]

@@ -23,7 +23,9 @@ import msgspec
 
 from gangline.engines.logtail import last_traceback
 from gangline.engines.result import WorkerResult
+from gangline.spec.enclosure import OPEN, Enclosure
 from gangline.spec.errors import LaunchError
+from gangline.spec.plainfile import open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +45,8 @@ class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str]
     log: Path
     pass_fds: tuple[int, ...] = ()
+    enclosure: Enclosure = OPEN
+    """What the process is put into."""
 
 
 class LocalEngine:
@@ -136,16 +140,18 @@ class LocalEngine:
 
     def _start_worker(self, command: WorkerCommand) -> None:
         command.log.parent.mkdir(parents=True, exist_ok=True)
-        child = str(_HERE / "child.py")
-        with command.log.open("ab") as log:
+        enclosure = command.enclosure
+        descriptors = () if enclosure.namespace is None else (enclosure.namespace,)
+        descriptor = open_plain(command.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(descriptor, "ab") as log:
             process = subprocess.Popen(
-                [*_PYTHON, child, str(os.getpid()), sys.executable, *command.arguments],
+                [*child_command(enclosure), sys.executable, *command.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=dict(command.environment),
                 start_new_session=True,
-                pass_fds=command.pass_fds,
+                pass_fds=(*command.pass_fds, *descriptors),
             )
         self._running[command.worker] = process
         self._tell_guard(f"+{process.pid}")
@@ -184,6 +190,13 @@ class LocalEngine:
                 self._guard.stdin.close()
             self._guard.wait()
         self._guard = None
+
+
+def child_command(enclosure: Enclosure) -> list[str]:
+    """What comes before a program so that it ends with this process, and is put where it shall be."""
+    namespace = "-" if enclosure.namespace is None else str(enclosure.namespace)
+    group = enclosure.control_group or "-"
+    return [*_PYTHON, str(_HERE / "child.py"), str(os.getpid()), namespace, group]
 
 
 def _start_guard() -> subprocess.Popen[bytes]:

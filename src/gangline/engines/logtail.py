@@ -7,6 +7,8 @@ import io
 import os
 from typing import TYPE_CHECKING
 
+from gangline.spec.plainfile import open_plain
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -21,13 +23,13 @@ _NUM_MESSAGE_LINES = 20
 
 
 def read_tail(path: Path, *, limit_bytes: int = _TAIL_BYTES) -> str:
-    """The last part of a text file; empty where there is none."""
+    """The last part of a text file; empty where there is none, or something else."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_plain(path), "rb") as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(max(0, size - limit_bytes), os.SEEK_SET)
             return file.read().decode(errors="replace")
-    except FileNotFoundError:
+    except OSError:
         return ""
 
 

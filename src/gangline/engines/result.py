@@ -40,6 +40,11 @@ class WorkerResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.has_failed and "errors.LeftBehind" in self.reason
 
     @property
+    def was_put_out(self) -> bool:
+        """Its gradient was wrong, and the job wanted no such worker."""
+        return self.has_failed and "errors.GradientError" in self.reason
+
+    @property
     def reason(self) -> str:
         """How it ended, in a few words."""
         if self.stopped:

@@ -125,7 +125,7 @@ def _should_stop(results: Sequence[WorkerResult], *, keeps_going: bool) -> bool:
 
 
 def _is_survivable(result: WorkerResult, keeps_going: bool) -> bool:
-    is_own_fate = result.ran_out_of_memory or result.was_left_behind
+    is_own_fate = result.ran_out_of_memory or result.was_left_behind or result.was_put_out
     return result.signal is not None or is_own_fate or keeps_going
 
 

@@ -33,7 +33,9 @@ class ControlGroups(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this process may make groups with CPU quotas of their own."""
 
 
-class _Controller(NamedTuple):
+class Controller(NamedTuple):
+    """Where this process's group of one controller is."""
+
     version: int
     mount: Path
     group: Path
@@ -51,7 +53,7 @@ class _Controller(NamedTuple):
 
 def inspect_cgroups(root: Path) -> ControlGroups:
     """Reads the limits from below `root`; what cannot be read is no limit."""
-    cpu, memory = _find(root, "cpu"), _find(root, "memory")
+    cpu, memory = find_controller(root, "cpu"), find_controller(root, "memory")
     return ControlGroups(
         version=cpu.version if cpu else None,
         cpu_quota=min(_quotas(cpu), default=None) if cpu else None,
@@ -60,7 +62,7 @@ def inspect_cgroups(root: Path) -> ControlGroups:
     )
 
 
-def _find(root: Path, name: str) -> _Controller | None:
+def find_controller(root: Path, name: str) -> Controller | None:
     """Where a controller is: version 1 has a mount of its own for it, version 2 one for all."""
     mounts = [line.split() for line in _lines(root / "proc/self/mounts")]
     groups = [line.split(":", 2) for line in _lines(root / "proc/self/cgroup")]
@@ -75,14 +77,14 @@ def _find(root: Path, name: str) -> _Controller | None:
     return None
 
 
-def _controller(version: int, mount: Path, path: str) -> _Controller:
+def _controller(version: int, mount: Path, path: str) -> Controller:
     # In a container the path is often that of the host, and is not there: the mount is then ours.
     group = mount / path.lstrip("/")
     inside = ".." not in group.parts and group.is_dir()
-    return _Controller(version, mount, group if inside else mount)
+    return Controller(version, mount, group if inside else mount)
 
 
-def _quotas(cpu: _Controller) -> Iterator[float]:
+def _quotas(cpu: Controller) -> Iterator[float]:
     for folder in cpu.folders():
         if cpu.version == 1:
             quota = _number(folder / "cpu.cfs_quota_us")
@@ -94,7 +96,7 @@ def _quotas(cpu: _Controller) -> Iterator[float]:
             yield quota / period
 
 
-def _limits(memory: _Controller) -> Iterator[int]:
+def _limits(memory: Controller) -> Iterator[int]:
     name = "memory.limit_in_bytes" if memory.version == 1 else "memory.max"
     for folder in memory.folders():
         limit = _number(folder / name)
@@ -102,7 +104,7 @@ def _limits(memory: _Controller) -> Iterator[int]:
             yield limit
 
 
-def _is_writable(cpu: _Controller) -> bool:
+def _is_writable(cpu: Controller) -> bool:
     if cpu.version == 1:
         return os.access(cpu.group, os.W_OK)
     controllers = " ".join(_lines(cpu.group / "cgroup.controllers")).split()

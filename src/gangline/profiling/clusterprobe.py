@@ -3,8 +3,9 @@
 
 What a link costs is measured once per *class* of links, not once per pair. The nodes of an emulated
 cluster are all on one host, so there is one class, and two processes measure it, however many nodes
-there are: 27 tiny messages and 18 large ones. Computing is measured once and divided by each node's
-speed, which is what pacing does to it.
+there are: 27 tiny messages and 18 large ones. What a cluster file says of links is added to it: they
+are emulated as they are asked for. Computing is measured once and divided by each node's speed, which
+is what pacing does to it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
+from gangline.planning.known import known_profile
 from gangline.profiling.cgroups import inspect_cgroups
-from gangline.profiling.computing import measure_compute, memory_bytes_per_s, reduce_s_per_byte
+from gangline.profiling.computing import (
+    ComputeCost,
+    measure_compute,
+    memory_bytes_per_s,
+    reduce_s_per_byte,
+)
 from gangline.profiling.machine import inspect_caches, inspect_memory
 from gangline.profiling.team import Request, Team, measured_link
 from gangline.spec.profile import ClusterProfile, Link, NodeProfile, Zone
@@ -34,14 +41,19 @@ def probe_cluster(
     model: str,
     image_size: int,
     say: Callable[[str], None],
+    cost: ComputeCost | None = None,
 ) -> ClusterProfile:
-    """Measures computing, memory and links; `say` hears what is going on."""
+    """Measures computing, memory and links; `say` hears what is going on.
+
+    With a `cost`, computing has been measured already, with what `model` names.
+    """
     workers = cluster.worker_nodes
     threads = max(1, (psutil.cpu_count() or 1) // len(workers))
-    say(f"computing: {model}, {threads} threads")
-    cost = measure_compute(
-        build_model(model, image_size=image_size), (1, image_size, image_size), threads=threads
-    )
+    if cost is None:
+        say(f"computing: {model}, {threads} threads")
+        cost = measure_compute(
+            build_model(model, image_size=image_size), (1, image_size, image_size), threads=threads
+        )
     say("memory and caches")
     root = Path("/")
     memory = inspect_memory(inspect_cgroups(root))
@@ -57,31 +69,31 @@ def probe_cluster(
         memory_bytes_per_s=memory_bytes_per_s(),
         cache_bytes=caches[0] if caches else None,
     )
-    zones = (Zone(place="", link=_probe_link(say)),) if len(workers) > 1 else ()
-    return ClusterProfile(
-        nodes=tuple(_slower(like, node.speed, name) for node, name in _named(cluster)),
-        zones=zones,
-        model=model,
-    )
-
-
-def _named(cluster: Cluster) -> list[tuple[Node, str]]:
-    return [
-        (node, node.name if node.workers == 1 else f"{node.name}.{number}")
-        for node in cluster.nodes
-        for number in range(node.workers)
-    ]
-
-
-def _slower(like: NodeProfile, speed: float, name: str) -> NodeProfile:
-    return msgspec.structs.replace(
-        like, name=name, fixed_s=like.fixed_s / speed, per_sample_s=like.per_sample_s / speed
-    )
-
-
-def _probe_link(say: Callable[[str], None]) -> Link:
-    """The worse way of both between two processes on this host."""
+    if len(workers) == 1:
+        return ClusterProfile(nodes=(_slower(like, cluster.worker_nodes[0]),), model=model)
     say("links: two processes on this host")
+    local = measure_local_link(shared_memory=not cluster.has_network)
+    known = known_profile(cluster, local=local)
+    nodes = tuple(
+        msgspec.structs.replace(_slower(like, node), name=one.name, access=one.access)
+        for node, one in zip(workers, known.nodes, strict=True)
+    )
+    zones = () if known.pairs else (Zone(place="", link=local),)
+    return ClusterProfile(nodes=nodes, zones=zones, pairs=known.pairs, model=model)
+
+
+def _slower(like: NodeProfile, node: Node) -> NodeProfile:
+    return msgspec.structs.replace(
+        like,
+        name=node.name,
+        fixed_s=like.fixed_s / node.speed,
+        per_sample_s=like.per_sample_s / node.speed,
+    )
+
+
+def measure_local_link(*, shared_memory: bool) -> Link:
+    """The worse way of both between two processes on this host; not by memory: by TCP."""
     with Team(2) as team:
-        there, back = measured_link(team.ask(Request(what="link")))
+        request = Request(what="link", shared_memory=shared_memory)
+        there, back = measured_link(team.ask(request))
     return min(there, back, key=lambda link: link.bytes_per_s)
