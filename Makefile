@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint types contracts audit sbom fuzz bench clean
+.PHONY: help setup setup-locked lock demo test test-slow lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,6 +16,23 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
 	touch $@
+
+# The build of torch for CPUs: from a folder or page that PIP_FIND_LINKS names, or from torch's own index.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+FROM := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--extra-index-url $(TORCH_INDEX))
+
+setup-locked:  ## make .venv from constraints-hashed.txt alone: every file is checked, torch is for CPUs
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(FROM) \
+		--require-hashes --only-binary :all: -r constraints-hashed.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(READY)
+
+lock: .cache/lock/bin/uv  ## write constraints-hashed.txt anew, from the pins of constraints.txt
+	printf 'hatchling\neditables\n' | .cache/lock/bin/uv pip compile --quiet --upgrade $(FROM) \
+		--index-strategy unsafe-best-match --python-version 3.11 --constraints constraints.txt \
+		--extra demo --extra dev --generate-hashes --no-annotate \
+		--custom-compile-command 'make lock' -o constraints-hashed.txt pyproject.toml -
 
 demo: setup  ## train LeNet-5 on four emulated, unlike nodes (one to two minutes)
 	$(BIN)/gangline demo
@@ -37,7 +54,7 @@ contracts: setup
 	$(BIN)/lint-imports
 
 audit: .cache/audit/bin/pip-audit  ## look for known vulnerabilities in the pinned dependencies
-	.cache/audit/bin/pip-audit --strict --disable-pip --no-deps -r constraints.txt
+	$(PYTHON) tools/audit.py .cache/audit/bin/pip-audit constraints.txt
 
 sbom: setup .cache/sbom/bin/cyclonedx-py  ## write sbom.json: what the environment is made of
 	.cache/sbom/bin/cyclonedx-py environment --output-reproducible -o sbom.json $(BIN)/python
@@ -45,7 +62,22 @@ sbom: setup .cache/sbom/bin/cyclonedx-py  ## write sbom.json: what the environme
 fuzz: setup .cache/fuzz/bin/schemathesis  ## schemathesis against a coordinator's own OpenAPI
 	$(BIN)/pytest -m slow tests/fuzz
 
-.cache/audit/bin/pip-audit .cache/sbom/bin/cyclonedx-py .cache/fuzz/bin/schemathesis:
+SOAK_S ?= 600
+
+soak: setup  ## a job under joins, leaves, kills and floods, SOAK_S seconds (600): nothing may grow
+	GANGLINE_SOAK_S=$(SOAK_S) $(BIN)/pytest -s -m slow tests/soak
+
+FUZZ_S ?= 30
+FUZZ_TARGETS := frames codecs messages log journal files checkpoint
+
+fuzz-atheris: setup .cache/atheris/atheris  ## coverage-guided fuzzing, FUZZ_S seconds (30) for each reader
+	for target in $(FUZZ_TARGETS); do echo "== $$target"; \
+		PYTHONPATH=.cache/atheris $(BIN)/python tests/fuzz/harness.py $$target $(FUZZ_S) || exit 1; done
+
+.cache/atheris/atheris:
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) atheris
+
+.cache/audit/bin/pip-audit .cache/sbom/bin/cyclonedx-py .cache/fuzz/bin/schemathesis .cache/lock/bin/uv:
 	$(PYTHON) -m venv $(@D)/..
 	$(@D)/python -m pip install --quiet --disable-pip-version-check \
 		$(subst cyclonedx-py,cyclonedx-bom,$(@F))

@@ -7,6 +7,9 @@
 One job of two workers trains all the time. The attack (see `gangline.testing.flooding`) goes to its
 coordinator, or to that of another job, which has no workers: the difference between these two is
 what the attack does to the job, and the rest is what the attacker takes of the machine.
+
+How many steps a measurement has follows from how long one takes, so that all of it ends within five
+minutes: 8 blocks of 8 measurements, each of 2 seconds and one more until the attack is under way.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from even_ddp import START_TIMEOUT_S, STEPS, TIMEOUT_S, WORKER, as_gangline_run
 from gangline.engines.coordination import coordinator_process
 from gangline.spec.announcement import Announcement, read_announcement
 from gangline.testing.flooding import Plan, flood
-from harness import Comparison, compare, save
+from harness import Comparison, Interval, compare, paired_speedup, save
 from teams import Team
 from training_worker import Part
 
@@ -36,6 +39,7 @@ MODEL = "lenet5"
 WORKERS = 2
 SETTLE_S = 0.5
 """Until the attack is under way."""
+ATTACKED, ELSEWHERE = "attacked", "other attacked"
 
 
 @contextlib.contextmanager
@@ -80,9 +84,15 @@ def compare_attacks(options: argparse.Namespace) -> Comparison:
             Team(WORKER, environments=environments(job, batch=options.batch))
         )
 
-        def measure(timeout_s: float = TIMEOUT_S) -> float:
-            answers = team.ask({"steps": STEPS[MODEL]}, timeout_s=timeout_s)
-            return float(max(answer["seconds"] for answer in answers)) / STEPS[MODEL]
+        def measure_steps(steps: int, timeout_s: float = TIMEOUT_S) -> float:
+            answers = team.ask({"steps": steps}, timeout_s=timeout_s)
+            return float(max(answer["seconds"] for answer in answers)) / steps
+
+        measure_steps(STEPS[MODEL], START_TIMEOUT_S)
+        steps = max(STEPS[MODEL], round(options.seconds / measure_steps(STEPS[MODEL])))
+
+        def measure() -> float:
+            return measure_steps(steps)
 
         def attacked(target: str) -> Callable[[], float]:
             def measure_attacked() -> float:
@@ -93,9 +103,8 @@ def compare_attacks(options: argparse.Namespace) -> Comparison:
 
             return measure_attacked
 
-        measure(START_TIMEOUT_S)
         return compare(
-            {"quiet": measure, "attacked": attacked(url), "other attacked": attacked(elsewhere)},
+            {"quiet": measure, ATTACKED: attacked(url), ELSEWHERE: attacked(elsewhere)},
             baseline="quiet",
             repeats=options.repeats,
             warmup=1,
@@ -106,7 +115,8 @@ def compare_attacks(options: argparse.Namespace) -> Comparison:
 def main() -> None:
     """Compares, writes and prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=10, help="blocks of two runs each")
+    parser.add_argument("--repeats", type=int, default=8, help="blocks of two runs each")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement, about")
     parser.add_argument("--rate", type=float, default=200.0, help="connections per second")
     parser.add_argument("--slow", type=int, default=100, help="connections that never finish")
     parser.add_argument("--batch", type=int, default=64, help="samples per worker")
@@ -115,6 +125,14 @@ def main() -> None:
     title = f"{MODEL}, {WORKERS} workers, {options.rate:g} connections/s, {options.slow} slow ones"
     comparison = compare_attacks(options)
     print(save("flood", {title: comparison}))
+    print(f"step time, attacked over quiet: {_ratio(comparison, 'quiet')}")
+    print(f"step time, attacked over another job attacked: {_ratio(comparison, ELSEWHERE)}")
+
+
+def _ratio(comparison: Comparison, calm: str) -> Interval:
+    """How many times as long a step takes under attack, by blocks, with its 95 % interval."""
+    attacked, other = comparison.row(ATTACKED), comparison.row(calm)
+    return paired_speedup(attacked.samples_s, other.samples_s, seed=comparison.seed)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ BODIES = st.one_of(
     JSON.map(lambda value: json.dumps(value).encode()),
     JSON.map(lambda value: json.dumps({"worker": value}).encode()),
     JSON.map(lambda value: json.dumps({"request": value}).encode()),
+    JSON.map(lambda value: json.dumps({"structure": value}).encode()),
 )
+NAMES = ("leave", "replan", "survey", "sync", "certificate", "status")
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,9 @@ def test_the_document_describes_every_route(server: CoordinatorServer) -> None:
         "/openapi.json",
         "/api/status",
         "/api/leave",
+        "/api/replan",
+        "/api/survey",
+        "/api/sync",
         "/api/certificate",
     }
     named = set(document["components"]["schemas"])
@@ -56,7 +61,7 @@ def test_the_document_describes_every_route(server: CoordinatorServer) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    path=st.sampled_from(["/api/leave", "/api/certificate", "/api/status", "/openapi.json", "/x"]),
+    path=st.sampled_from(["/openapi.json", "/x", *(f"/api/{name}" for name in NAMES)]),
     method=st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH"]),
     body=BODIES,
 )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from hypothesis import HealthCheck, given, settings
@@ -11,22 +11,32 @@ from hypothesis import strategies as st
 
 from gangline.eventlog import NullWriter
 from gangline.runtime import messages
-from gangline.runtime.coordinator import Hub
+from gangline.runtime.coordinator import Federation, Hub
 from gangline.runtime.coordinator.sanity import check_message
 from gangline.runtime.messages import (
     PROTOCOL_VERSION,
     Failed,
+    Goodbye,
     Hello,
+    LeaseAsked,
     Leaving,
     Measured,
     Metrics,
     Ping,
+    Reached,
     Ready,
+    RoundDone,
+    RoundFailed,
+    Told,
     decode_from_worker,
     encode,
 )
 from gangline.spec.address import WireAddress
 from gangline.spec.errors import UsageError
+from gangline.spec.sync import parse_sync
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 VALUES = st.one_of(
@@ -46,6 +56,22 @@ SOUND = [
     Failed(group=0, step=0, error="broken"),
     Leaving(),
 ]
+LENGTH = 64
+OF_TEAMS = [
+    Measured(step=1, view=0, samples=4, compute_s=0.1),
+    LeaseAsked(epoch=0, number=0, length=LENGTH),
+    LeaseAsked(epoch=0, number=1, length=LENGTH),
+    LeaseAsked(epoch=1, number=0, length=LENGTH),
+    Reached(epoch=0, offset=8, step=2, is_end=False),
+    Reached(epoch=0, offset=8, step=2, is_end=True),
+    RoundDone(number=0, epoch=0, offset=8, busy_s=0.1, exchange_s=0.1, drift=0.5, sent_bytes=1),
+    RoundDone(number=1, epoch=0, offset=16, busy_s=0.1, exchange_s=0.1, drift=0.5, sent_bytes=1),
+    RoundFailed(number=0, error="broken"),
+    Told(epoch=0, call=0, values=(1.0, 2.0)),
+    Failed(group=0, step=0, error="broken"),
+    Leaving(),
+    Goodbye(reason="done"),
+]
 
 
 def _hello(worker: int) -> Hello:
@@ -60,9 +86,9 @@ def _hello(worker: int) -> Hello:
 
 
 @st.composite
-def bent(draw: st.DrawFn) -> bytes:
+def bent(draw: st.DrawFn, sound: Sequence[Any] = (*SOUND, *OF_TEAMS)) -> bytes:
     """A sound message of which one field says something else, or which has a byte flipped."""
-    message = draw(st.sampled_from([*SOUND, _hello(1)]))
+    message = draw(st.sampled_from([*sound, _hello(1)]))
     fields: dict[str, Any] = msgspec.msgpack.decode(encode(message))
     name = draw(st.sampled_from(sorted(fields)))
     if draw(st.booleans()):
@@ -117,3 +143,37 @@ def test_the_hub_goes_on_whatever_two_workers_say(said: list[tuple[int, bytes]])
             assert str(error)  # noqa: PT017
         hub.tick()
     msgspec.json.encode(hub.status())
+
+
+def _federation(clock: Any) -> Federation:
+    """Three teams of one, held together by rounds in the background."""
+    federation = Federation(run="fuzz", expected_workers=3, events=NullWriter(), clock=clock)
+    ready = msgspec.structs.replace(SOUND[0], sync=parse_sync("percentage(0.5)"))
+    for worker in range(3):
+        federation.connect(_hello(worker))
+    for worker in range(3):
+        federation.receive(worker, ready)
+    return federation
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), bent(OF_TEAMS) | st.sampled_from(OF_TEAMS).map(encode)),
+        max_size=16,
+    )
+)
+def test_teams_go_on_whatever_their_workers_say(said: list[tuple[int, bytes]]) -> None:
+    now = 0.0
+    federation = _federation(lambda: now)
+    for worker, payload in said:
+        now += 0.3
+        message = accepted(payload)
+        if message is None:
+            continue
+        try:
+            federation.receive(worker, message)
+        except (UsageError, KeyError) as error:
+            assert str(error)  # noqa: PT017
+        federation.tick()
+    msgspec.json.encode(federation.status())

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job that goes on for long, while workers join, leave and are killed and the coordinator is flooded.
 
-GANGLINE_SOAK_S says for how long: 120 seconds by default, 7200 for the proof of two hours.
+    make soak                   ten minutes
+    make soak SOAK_S=7200       the proof of two hours
+
+GANGLINE_SOAK_S says for how long (120 seconds where nobody says), GANGLINE_SOAK_PAUSE_S how long to
+rest between two rounds of torment; with GANGLINE_SOAK_GENTLE=1 a worker rests in every step, for
+machines that others use. What the processes held is printed at the end (`pytest -s`).
 """
 
 from __future__ import annotations
@@ -31,7 +36,8 @@ from gangline.spec.tokens import OBSERVER_TOKEN
 from gangline.testing.flooding import Plan, flood
 
 SOAK_S = float(os.environ.get("GANGLINE_SOAK_S", "120"))
-ROUND_S = 6.0
+SLOW_WORKER = 0 if os.environ.get("GANGLINE_SOAK_GENTLE") else None
+PAUSE_S = float(os.environ.get("GANGLINE_SOAK_PAUSE_S", "2"))
 
 
 class Held(NamedTuple):
@@ -79,12 +85,12 @@ def torment(job: LiveJob, folder: Path, rng: random.Random) -> None:
 def test_nothing_grows(tmp_path: Path) -> None:
     rng = random.Random(0)
     samples: dict[str, list[Held]] = {"coordinator": [], "survivor": []}
-    with LiveJob(tmp_path, Setup(epochs=10_000_000), workers=2) as job:
+    with LiveJob(tmp_path, Setup(epochs=10_000_000, slow_worker=SLOW_WORKER), workers=2) as job:
         job.await_step(5)
         ends_s = time.monotonic() + SOAK_S
         while time.monotonic() < ends_s:
             torment(job, tmp_path, rng)
-            time.sleep(ROUND_S / 3)
+            time.sleep(PAUSE_S)
             samples["coordinator"].append(held_by(job.coordinator.pid))
             samples["survivor"].append(held_by(job.processes[0].pid))
         for process in job.processes[:2]:
@@ -93,8 +99,20 @@ def test_nothing_grows(tmp_path: Path) -> None:
         for process in job.processes[:2]:
             process.join(30)
             assert process.exitcode == 0
+    sys.stdout.write("\n" + "\n".join(figures(name, held) for name, held in samples.items()) + "\n")
     for name, held in samples.items():
         assert_steady(name, held)
+
+
+def figures(name: str, held: list[Held]) -> str:
+    """What a process held after the first round and at the end, and the most in between."""
+    first, last = held[0], held[-1]
+    most = Held(*(max(column) for column in zip(*held, strict=True)))
+    parts = [
+        f"{field} {getattr(first, field)} -> {getattr(last, field)} (most {getattr(most, field)})"
+        for field in Held._fields
+    ]
+    return f"{name}, {len(held)} rounds in {SOAK_S:.0f} s: {', '.join(parts)}"
 
 
 def assert_steady(name: str, held: list[Held]) -> None:

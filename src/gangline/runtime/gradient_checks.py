@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gangline.spec.errors import UnsupportedError
+from gangline.runtime.telling import tell_wrong
+from gangline.spec.errors import ExchangeError, GradientError, UnsupportedError
 
 if TYPE_CHECKING:
     from gangline.runtime.agreement import Agreed
     from gangline.runtime.layout import Slot
+    from gangline.runtime.scrutiny import Scrutiny, Wrong
+    from gangline.runtime.session import Session
+    from gangline.spec.view import View
 
 POSITION = ("view", "epoch", "step", "micro", "phase")
 """What must be the same on all members when they exchange."""
@@ -63,4 +67,35 @@ def drifted_apart(agreed: Agreed) -> str:
         f"the workers' loops have drifted apart: they exchange {', '.join(places)} at the same time. "
         "All workers must make the same backward passes for every batch: no backward(), break or "
         "continue that depends on the local batch or on rank()"
+    )
+
+
+def check_sizes(agreed: Agreed, scrutiny: Scrutiny, session: Session, view: View) -> None:
+    """Looks whose gradient is wrong, and says so of this worker's own.
+
+    Where such workers are put out, raises GradientError in them and ExchangeError in the others, so
+    that these do the batch again without them.
+    """
+    wrong = scrutiny.judge(agreed.sizes, usual=agreed.most.usual)
+    step = agreed.most.step
+    for one in wrong:
+        if one.rank == session.group.rank:
+            tell_wrong(session, one, step=step)
+            if agreed.most.evicts:
+                raise GradientError(_put_out(one, worker=session.place.worker, step=step))
+    if wrong and agreed.most.evicts:
+        culprits = ", ".join(str(view.members[one.rank]) for one in wrong)
+        raise ExchangeError(f"the gradient of worker {culprits} is not finite or far too large")
+
+
+def _put_out(wrong: Wrong, *, worker: int, step: int) -> str:
+    how = (
+        f"has a norm of {wrong.norm:.3g}, where at most {wrong.usual:.3g} is usual,"
+        if wrong.is_finite
+        else "is not finite"
+    )
+    return (
+        f"the gradient of worker {worker} {how} at step {step}: its machine computes wrongly, or its "
+        "samples are broken. The others go on without it, as `gangline run --non-finite evict` or "
+        'prepare(non_finite="evict") says'
     )

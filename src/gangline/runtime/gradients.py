@@ -16,7 +16,6 @@ changes beyond that is agreed in the header and exchanged after it: late, but ne
 
 from __future__ import annotations
 
-import math
 import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from gangline.collectives import all_reduce_unit
 from gangline.runtime.agreement import Agreed, Statement, decode, encode
 from gangline.runtime.buffers import Buffers, checksum
 from gangline.runtime.gradient_checks import (
@@ -36,6 +36,7 @@ from gangline.runtime.gradient_checks import (
     unseen,
 )
 from gangline.runtime.layout import Content, Layout, Slot, Unit
+from gangline.runtime.scrutiny import NOT_FINITE, UNSAID, size_of
 from gangline.runtime.streams import SideStreams, mark, wait_for
 from gangline.spec.errors import ExchangeError, MismatchError, UnsupportedError
 
@@ -68,6 +69,7 @@ class Gradients:
         self._num_sent = 0
         self._exchanges: list[Future[None]] = []
         self._squares: list[torch.Tensor] = []
+        self._is_mixed = False
         self._in_backward = False
         self._is_update = False
         self._is_paused = False
@@ -166,6 +168,8 @@ class Gradients:
         self._num_sent = 0
         self._exchanges = []
         self._squares = []
+        if self._is_mixed:  # until what was added to has been exchanged
+            self._is_mixed = any(slot.content is Content.LOCAL for slot in self._slots)
         self._in_backward = True
 
     def finish_local(self, *, is_forced: bool = False) -> bool:
@@ -205,14 +209,14 @@ class Gradients:
                 phase=self._phase,
                 gradients=checksum(has_gradient),
                 buffers=checksum(changed_buffers),
-                non_finite=0 if self.is_finite else statement.non_finite,
             ),
             dirty,
+            self._sizes(),
         )
         self._send(last, header)
         for future in self._exchanges:
             future.result()
-        agreed = decode(header)
+        agreed = decode(header, num_units=len(dirty))
         if agreed.differ(*POSITION):
             raise MismatchError(drifted_apart(agreed))
         late = [i for i, is_sent in enumerate(agreed.units) if is_sent and i not in self._plan]
@@ -332,6 +336,7 @@ class Gradients:
 
     def _add(self, slots: list[Slot], weight: float) -> None:
         for slot in slots:
+            self._is_mixed |= slot.content is Content.GLOBAL
             slot.place.add_(slot.gradient, alpha=weight)
 
     def _put(self, slots: list[Slot], weight: float) -> None:
@@ -374,14 +379,26 @@ class Gradients:
         for slot in unit.slots:
             if slot.content is Content.EMPTY or (slot.content is Content.GLOBAL and rank != 0):
                 slot.place.zero_()
+            elif slot.content is Content.GLOBAL:
+                self._is_mixed = True
         # One pass over memory that is still in the cache; half precision would overflow.
-        is_half = flat.itemsize < 4
-        self._squares.append(flat.sum(dtype=torch.float32) if is_half else torch.dot(flat, flat))
+        if flat.itemsize < 4:
+            self._squares.append(torch.linalg.vector_norm(flat, dtype=torch.float32).square_())
+        else:
+            self._squares.append(torch.dot(flat, flat))
 
     @property
-    def is_finite(self) -> bool:
-        """Whether this worker's own part of the gradient is (its squares, too: so large is none)."""
-        return all(math.isfinite(square) for square in self._squares)
+    def size(self) -> int:
+        """How large this worker's own part of the gradient is, as `scrutiny` counts it.
+
+        Unsaid where rank 0 adds what an earlier pass left: that is not this worker's alone.
+        """
+        size = size_of(sum(float(square) for square in self._squares), self._part)
+        return UNSAID if self._is_mixed and size < NOT_FINITE else size
+
+    def _sizes(self) -> list[int]:
+        group = self._communicator.group
+        return [self.size if rank == group.rank else UNSAID for rank in range(group.size)]
 
     def _send(self, unit: Unit | None, header: Header | None = None) -> None:
         """Queues the exchange of a unit (None: of a header alone)."""
@@ -390,7 +407,10 @@ class Gradients:
 
         def exchange(group: Group) -> None:
             with self._streams.after(ready, flat.device):
-                group.all_reduce(flat, header)
+                if unit is None:
+                    group.all_reduce(flat, header)
+                else:
+                    all_reduce_unit(group, flat, header, unit=unit.index)
 
         send = self._communicator.submit if header is None else self._communicator.finish
         self._exchanges.append(send(exchange))
