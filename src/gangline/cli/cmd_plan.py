@@ -13,6 +13,7 @@ import typer
 
 from gangline.cli import plan_tree
 from gangline.cli.output import JsonFlag, out, print_json
+from gangline.planning.paper_compare import compare_with_paper
 from gangline.planning.planner import GROUPINGS, STRUCTURES, PlanOptions, make_plan
 from gangline.planning.synthetic import Shape, synthesize
 from gangline.spec.errors import UsageError
@@ -50,7 +51,10 @@ def plan(
         str, typer.Option(help=f"What a group may use, of {', '.join(TOPOLOGIES)}.")
     ] = "ring,parameter-server",
     compare: Annotated[
-        bool, typer.Option("--compare", help="Show what was rejected, with its predicted times.")
+        bool,
+        typer.Option(
+            "--compare", help="Show what was rejected, and paper 000's equations beside the model."
+        ),
     ] = False,
     seed: Annotated[
         int, typer.Option(help="What made-up clusters and random formations are drawn with.")
@@ -76,7 +80,13 @@ def plan(
     if as_json:
         print_json(made)
     else:
-        _show(made, compare=compare, planned_in_s=planned_in_s, path=output or DEFAULT_OUTPUT)
+        _show(made, planned_in_s=planned_in_s)
+        if compare:
+            out().print(plan_tree.draw_alternatives(made), soft_wrap=False)
+            paper = compare_with_paper(cluster, job)
+            out().print(plan_tree.paper_line(paper), markup=False)
+            out().print(plan_tree.draw_paper(paper), soft_wrap=False)
+        out().print(f"plan: {output or DEFAULT_OUTPUT}", markup=False)
 
 
 def _workload(text: str) -> Workload:
@@ -103,12 +113,9 @@ def _write(made: Plan, path: Path | None) -> None:
         raise UsageError(f"cannot write the plan to {path}: {error.strerror}") from error
 
 
-def _show(made: Plan, *, compare: bool, planned_in_s: float, path: Path) -> None:
+def _show(made: Plan, *, planned_in_s: float) -> None:
     console = out()
     console.print(plan_tree.draw_tree(made))
     console.print(plan_tree.summary_line(made, planned_in_s=planned_in_s), markup=False)
     for line in plan_tree.reason_lines(made.reasons) + plan_tree.draw_spares(made):
         console.print(line)
-    if compare:
-        console.print(plan_tree.draw_alternatives(made), soft_wrap=False)
-    console.print(f"plan: {path}", markup=False)

@@ -11,24 +11,40 @@ from rich.table import Table
 from rich.text import Text
 
 from gangline.cli.output import JsonFlag, err, out, print_json
+from gangline.cli.run_options import check_script
 from gangline.planning.treeplan import duration, size
 from gangline.spec.cluster import Cluster
 from gangline.spec.errors import UsageError
 from gangline.spec.profile import ClusterProfile
 
 if TYPE_CHECKING:
+    from gangline.cli.probe_script import ScriptCost
     from gangline.profiling.ringfigure import RingFigure
 
 DEFAULT_OUTPUT = Path("profile.json")
 FEWEST, MOST = 2, 16
+MOST_PAIRS = 12
+"""So many links are shown one by one."""
 
 
 def register(app: typer.Typer) -> None:
     """Adds the verb to the command."""
-    app.command("probe")(probe)
+    # Whatever follows the script belongs to the script, dashes or not.
+    app.command("probe", context_settings={"allow_interspersed_args": False})(probe)
 
 
 def probe(
+    script: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="SCRIPT|RUN_DIR",
+            help="A script whose own steps are measured, or the folder of a running job.",
+        ),
+    ] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Its arguments, passed on untouched.")
+    ] = None,
+    *,
     cluster: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The emulated cluster: TOML with [[nodes]].")
     ] = None,
@@ -62,15 +78,41 @@ def probe(
         return
     if plot is not None:
         raise UsageError("--plot draws what --ring measures: give --ring too, or leave it out")
-    found = _probe_cluster(_asked(cluster, speeds), model=model, image_size=image_size)
+    if script is not None and script.is_dir():
+        if cluster is not None or speeds is not None:
+            raise UsageError("a running job has its own nodes: leave out --cluster and --speeds")
+        _write_and_show(_probe_run(script), output=output, as_json=as_json)
+        return
+    asked = _asked(cluster, speeds)
+    measured = None if script is None else _probe_script(script, arguments or [], asked)
+    found = _probe_cluster(asked, model=model, image_size=image_size, measured=measured)
+    _write_and_show(found, output=output, as_json=as_json, measured=measured)
+
+
+def _write_and_show(
+    found: ClusterProfile,
+    *,
+    output: Path | None,
+    as_json: bool,
+    measured: ScriptCost | None = None,
+) -> None:
     path = output if as_json else output or DEFAULT_OUTPUT
     if path is not None:
         _write(path, found.to_json())
     if as_json:
         print_json(found)
-    else:
-        _show(found)
-        out().print(f"profile: {path}", markup=False)
+        return
+    _show(found)
+    if measured is not None:
+        _show_script(measured, found)
+    out().print(f"profile: {path}", markup=False)
+
+
+def _probe_run(run_dir: Path) -> ClusterProfile:
+    from gangline.cli.probe_run import probe_run
+
+    with err().status("probing") as status:
+        return probe_run(run_dir, say=status.update)
 
 
 def _asked(file: Path | None, speeds: str | None) -> Cluster:
@@ -86,12 +128,39 @@ def _asked(file: Path | None, speeds: str | None) -> Cluster:
         ) from error
 
 
-def _probe_cluster(asked: Cluster, *, model: str, image_size: int) -> ClusterProfile:
+def _probe_script(script: Path, arguments: list[str], asked: Cluster) -> ScriptCost:
+    from gangline.cli.probe_script import measure_script
+
+    check_script(script)
+    with err().status("probing") as status:
+        return measure_script(
+            script, arguments, num_workers=len(asked.worker_nodes), say=status.update
+        )
+
+
+def _show_script(measured: ScriptCost, found: ClusterProfile) -> None:
+    room = found.nodes[0].memory_bytes or 0
+    out().print(
+        f"memory: the script used {size(measured.peak_bytes)} at most; a worker has {size(room)}",
+        markup=False,
+    )
+    out().print(f"workload: {measured.workload}", markup=False)
+
+
+def _probe_cluster(
+    asked: Cluster, *, model: str, image_size: int, measured: ScriptCost | None
+) -> ClusterProfile:
     from gangline.profiling.clusterprobe import probe_cluster
 
     with err().status("probing") as status:
         try:
-            return probe_cluster(asked, model=model, image_size=image_size, say=status.update)
+            return probe_cluster(
+                asked,
+                model=model if measured is None else "the script",
+                image_size=image_size,
+                say=status.update,
+                cost=None if measured is None else measured.compute,
+            )
         except ValueError as error:
             raise UsageError(str(error)) from error
 
@@ -131,8 +200,8 @@ def _show(profile: ClusterProfile) -> None:
             duration(node.fixed_s),
             duration(node.per_sample_s),
             f"{node.spread:.0%}",
-            size(node.memory_bytes or 0),
-            size(node.cache_bytes or 0),
+            "-" if node.memory_bytes is None else size(node.memory_bytes),
+            "-" if node.cache_bytes is None else size(node.cache_bytes),
         )
     out().print(table, soft_wrap=False)
     for zone in profile.zones:
@@ -142,6 +211,15 @@ def _show(profile: ClusterProfile) -> None:
             f"{size(link.bytes_per_s)}/s (spread {link.spread:.0%})",
             markup=False,
         )
+    for pair in profile.pairs[:MOST_PAIRS]:
+        worst = pair.worst
+        out().print(
+            f"{pair.source} to {pair.target}: {duration(worst.latency_s)}, "
+            f"{size(worst.bytes_per_s)}/s (spread {worst.spread:.0%})",
+            markup=False,
+        )
+    if len(profile.pairs) > MOST_PAIRS:
+        out().print(f"… and {len(profile.pairs) - MOST_PAIRS} more pairs", markup=False)
 
 
 def _figure_table(figure: RingFigure) -> Table:

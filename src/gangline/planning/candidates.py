@@ -71,11 +71,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         )
 
 
-def cut_batch(network: Network, workload: Workload, nodes: NodeNumbers) -> Cut:
+def cut_batch(
+    network: Network, workload: Workload, nodes: NodeNumbers, *, keeps_all: bool = False
+) -> Cut:
     """The batch among these nodes, or among those of them that help to finish it sooner.
 
     Cut with no minimum, the optimum gives nothing to a node that would be late with one sample:
-    such a node takes no part.
+    such a node takes no part, unless all shall be kept.
     """
     total, least = workload.global_batch, workload.minimum_share
     nodes = np.sort(nodes)
@@ -87,6 +89,10 @@ def cut_batch(network: Network, workload: Workload, nodes: NodeNumbers) -> Cut:
             f"a batch of {total} samples does not fit: the memory of the {len(nodes)} nodes that can "
             f"hold the model has room for {room}; lower global_batch, or add nodes"
         )
+    if keeps_all:
+        minimum = np.minimum(least if least * len(nodes) <= total else 0, most)
+        shares = balanced(total, fixed, per_sample, minimum=minimum, maximum=most)
+        return Cut(nodes=nodes, shares=shares, compute_s=slowest_s(shares, fixed, per_sample))
     shares = balanced(total, fixed, per_sample, minimum=0, maximum=most)
     is_used = shares >= least
     if not is_used.any():
@@ -126,12 +132,14 @@ class Evaluator:
         *,
         nest: Nest,
         topologies: tuple[str, ...],
+        keeps_all: bool = False,
     ) -> None:
         job = Job(num_bytes=message_bytes(workload), num_units=workload.num_units)
         book = LinkBook(network, num_bytes=job.num_bytes)
         self._network = network
         self._workload = workload
         self._nest = nest
+        self._keeps_all = keeps_all
         styles = {
             BY_GROUPS: Style(topologies=topologies),
             FLAT_RING: Style(topologies=("ring",), may_split=False),
@@ -149,7 +157,7 @@ class Evaluator:
 
     def cut(self, nodes: NodeNumbers) -> Cut:
         """The batch among these nodes."""
-        return cut_batch(self._network, self._workload, nodes)
+        return cut_batch(self._network, self._workload, nodes, keeps_all=self._keeps_all)
 
     def candidate(
         self, structure: str, cut: Cut, *, crowd: str, rng: np.random.Generator | None = None
@@ -172,6 +180,7 @@ class Evaluator:
                 exchange_s,
                 overlap=self._workload.overlap,
                 num_units=self._workload.num_units,
+                other_s=self._workload.other_s,
             ),
         )
 

@@ -9,18 +9,25 @@ Exchanging n bytes among p members costs, with
 
     α  seconds per message, however small (latency)
     β  seconds per byte on the way (1 / bandwidth of the worst link that is used)
+    ᾱ, β̄  the same of the mean link on the way round a ring
     γ  seconds per byte to add what was received
 
 | topology | reduce to the leader | back from the leader | all-reduce |
 |---|---|---|---|
-| ring | 2(p−1)α + 2((p−1)/p)nβ + ((p−1)/p)nγ | 2(p−1)α + 2((p−1)/p)nβ | as to the leader |
+| ring | round + ((p−1)/p)nγ | round | as to the leader |
 | halving-doubling | 2⌈log₂p⌉α + 2((p−1)/p)nβ + ((p−1)/p)nγ | the same without γ | as to the leader |
 | tree | ⌈log₂p⌉(α + nβ + nγ) | ⌈log₂p⌉(α + nβ) | both |
 | parameter server | α + max(nβ_w, (p−1)nβ_s) + (p−1)nγ | α + max(nβ_w, (p−1)nβ_s) | both |
 
-A ring reduces to a leader by a reduce-scatter and a gather, which cost as much as a reduce-scatter and
-an all-gather. Halving-doubling with p not a power of two adds 2(α + nβ) + nγ. β_w is the worst
-worker's way to the server and β_s the server's own, which carries everybody's bytes.
+where a round of the ring is max(α + 2((p−1)/p)nβ, 2(p−1)ᾱ + 2((p−1)/p)nβ̄). Where all links are alike
+that is the usual 2(p−1)α + 2((p−1)/p)nβ. Otherwise every part of the gradient still goes round over
+good and bad links, and takes as long as the mean of them makes it; or, if that takes longer, the worst
+link carries one part after another without a pause. A ring reduces to a leader by a reduce-scatter and
+a gather, which cost as much as a reduce-scatter and an all-gather.
+
+Halving-doubling with p not a power of two adds 2(α + nβ) + nγ. β_w is the worst worker's way to the
+server and β_s the server's own, which carries everybody's bytes; or, where some of the ways share a
+link, what that link makes of it.
 
 A hierarchy sends a unit up through its levels, across at the top, and back. Groups of one level work
 at the same time; units follow each other, so that k units through levels that take uₗ each need
@@ -33,7 +40,9 @@ shared.
 Compression makes n smaller by its factor and adds the codec's seconds. Overlap hides what travels
 while the backward pass still computes; at least the last unit is never hidden:
 
-    step = compute + max(exchange/k, exchange − overlap·compute)
+    step = compute + max(exchange/k, exchange − overlap·compute) + other
+
+What a step takes besides (loading, the optimizer) is `other`, and 0 where nobody measured it.
 """
 
 from __future__ import annotations
@@ -53,6 +62,10 @@ class LinkCost(NamedTuple):
     reduce_s_per_byte: float = 0.0
     server_s_per_byte: float | None = None
     """None: the server's link is like the others'."""
+    mean_latency_s: float | None = None
+    """Of the links of a ring; None: they are alike."""
+    mean_s_per_byte: float | None = None
+    """Of the links of a ring; None: they are alike."""
 
 
 class TwoWays(NamedTuple):
@@ -75,7 +88,7 @@ def level_s(topology: str, num_members: int, *, num_bytes: float, link: LinkCost
     rounds, part = math.ceil(math.log2(p)), (p - 1) / p * n
     match topology:
         case "ring":
-            back = 2 * (p - 1) * alpha + 2 * part * beta
+            back = _round_s(link, p, num_bytes=n)
             return TwoWays(back + part * gamma, back)
         case "halving-doubling":
             back = 2 * rounds * alpha + 2 * part * beta
@@ -92,6 +105,15 @@ def level_s(topology: str, num_members: int, *, num_bytes: float, link: LinkCost
     raise UsageError(f"no topology {topology!r}; there are {', '.join(TOPOLOGIES)}")
 
 
+def _round_s(link: LinkCost, num_members: int, *, num_bytes: float) -> float:
+    """All parts of a tensor twice round a ring: as slow as its mean link, or as its worst one."""
+    count, part = num_members - 1, (num_members - 1) / num_members * num_bytes
+    alpha, beta = link.latency_s, link.s_per_byte
+    mean_alpha = alpha if link.mean_latency_s is None else link.mean_latency_s
+    mean_beta = beta if link.mean_s_per_byte is None else link.mean_s_per_byte
+    return max(alpha + 2 * part * beta, 2 * count * mean_alpha + 2 * part * mean_beta)
+
+
 def all_reduce_s(topology: str, num_members: int, *, num_bytes: float, link: LinkCost) -> float:
     """Everybody has the sum: the exchange at the top of a hierarchy, or of a flat group."""
     ways = level_s(topology, num_members, num_bytes=num_bytes, link=link)
@@ -105,7 +127,7 @@ def pipelined_s(path_s: float, bottleneck_s: float, *, num_units: int) -> float:
 
 
 def predict_step(
-    compute_s: float, exchange_s: float, *, overlap: float, num_units: int
+    compute_s: float, exchange_s: float, *, overlap: float, num_units: int, other_s: float = 0.0
 ) -> Prediction:
     """What is left of the exchange when part of it goes on during the computing."""
     hidden_s = min(exchange_s * (1 - 1 / num_units), overlap * compute_s)
@@ -113,5 +135,6 @@ def predict_step(
         compute_s=compute_s,
         exchange_s=exchange_s,
         hidden_s=hidden_s,
-        step_s=compute_s + exchange_s - hidden_s,
+        step_s=compute_s + exchange_s - hidden_s + other_s,
+        other_s=other_s,
     )

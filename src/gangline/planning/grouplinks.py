@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gangline.planning.cost import LinkCost
+from gangline.planning.cost import LinkCost, all_reduce_s
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gangline.planning.nest import NodeNumbers
     from gangline.planning.network import Network
 
@@ -95,28 +98,41 @@ def choose_leader(
 
 
 def _of_many(network: Network, order: NodeNumbers, *, gamma: float, num_bytes: float) -> GroupLinks:
-    places = network.places
-    crossed = places.crossed(order)
-    latency = max(
-        float(places.latency_s[crossed].max()), float(network.access_latency_s[order].max())
-    )
-    zone_speed = float(places.bytes_per_s[crossed].min())
-    slow_node = float(network.access_bytes_per_s[order].min())
-    beta = 1 / min(zone_speed, slow_node)
     if network.pairs:
-        hops = [network.hop(int(a), int(b)) for a, b in zip(order, np.roll(order, -1), strict=True)]
-        latency, beta = max(hop[0] for hop in hops), 1 / min(hop[1] for hop in hops)
+        ring = ring_cost(network, order.tolist(), gamma=gamma)
+    else:
+        ring = _zone_ring(network, order, gamma=gamma)
+    crossed = list(network.places.crossed(order))
+    zone_speed = float(network.places.bytes_per_s[crossed].min())
     server = choose_leader(network, order, away=None, num_bytes=num_bytes)
     # The server's own link carries everybody's bytes, and so does the way into its place.
     own = float(network.access_bytes_per_s[server])
     is_spread = len(crossed) > 1 or not np.isfinite(own)
     server_speed = min(own, zone_speed) if is_spread else own
+    latency, beta = ring.latency_s, ring.s_per_byte
     return GroupLinks(
         order=order,
-        ring=LinkCost(latency, beta, gamma),
+        ring=ring,
         star=LinkCost(latency, beta, gamma, 1 / server_speed),
         pairwise=LinkCost(latency, beta * _sharing(network, order, crossed), gamma),
         server=server,
+    )
+
+
+def _zone_ring(network: Network, order: NodeNumbers, *, gamma: float) -> LinkCost:
+    """What a ring must reckon with that goes from place to place."""
+    num_links = network.places.crossed(order)
+    part = np.array(list(num_links.values())) / len(order)
+    latency_s = network.places.latency_s[list(num_links)]
+    s_per_byte = 1 / network.places.bytes_per_s[list(num_links)]
+    own_latency_s = network.access_latency_s[order]
+    own_s_per_byte = 1 / network.access_bytes_per_s[order]
+    return LinkCost(
+        latency_s=float(max(latency_s.max(), own_latency_s.max())),
+        s_per_byte=float(max(s_per_byte.max(), own_s_per_byte.max())),
+        reduce_s_per_byte=gamma,
+        mean_latency_s=float(max(part @ latency_s, own_latency_s.mean())),
+        mean_s_per_byte=float(max(part @ s_per_byte, own_s_per_byte.mean())),
     )
 
 
@@ -131,26 +147,55 @@ def _sharing(network: Network, order: NodeNumbers, crossed: list[int]) -> int:
 def _of_few(network: Network, order: NodeNumbers, *, gamma: float, num_bytes: float) -> GroupLinks:
     times = _times(network, order, order, num_bytes=num_bytes)
     np.fill_diagonal(times, 0.0)
-    ring = _short_ring(times)
-    hops = [
-        network.hop(int(order[a]), int(order[b]))
-        for a, b in zip(ring, np.roll(ring, -1), strict=True)
-    ]
-    hub = int(np.argmin(times.max(axis=1)))
-    others = np.delete(np.arange(len(order)), hub)
-    spokes = [network.hop(int(order[hub]), int(order[i])) for i in others]
-    latency, speed = max(s[0] for s in spokes), min(s[1] for s in spokes)
-    own = float(network.access_bytes_per_s[order[hub]])
-    # Where the server's own link is not known, no measured link can be faster than it.
-    server_speed = own if np.isfinite(own) else max(s[1] for s in spokes)
+    ring = order[_short_ring(times)]
+    stars = [star_cost(network, order.tolist(), server=int(node), gamma=gamma) for node in order]
+    hub = min(
+        range(len(order)),
+        key=lambda i: all_reduce_s(
+            "parameter-server", len(order), num_bytes=num_bytes, link=stars[i]
+        ),
+    )
     every = [network.hop(int(a), int(b)) for i, a in enumerate(order) for b in order[:i]]
     worst = LinkCost(max(h[0] for h in every), 1 / min(h[1] for h in every), gamma)
     return GroupLinks(
-        order=order[ring],
-        ring=LinkCost(max(h[0] for h in hops), 1 / min(h[1] for h in hops), gamma),
-        star=LinkCost(latency, 1 / speed, gamma, 1 / server_speed),
+        order=ring,
+        ring=ring_cost(network, ring.tolist(), gamma=gamma),
+        star=stars[hub],
         pairwise=worst,
         server=int(order[hub]),
+    )
+
+
+def ring_cost(network: Network, order: Sequence[int], *, gamma: float) -> LinkCost:
+    """What a ring of these nodes, in this order, must reckon with."""
+    hops = [network.hop(a, b) for a, b in zip(order, (*order[1:], order[0]), strict=True)]
+    return LinkCost(
+        latency_s=max(hop[0] for hop in hops),
+        s_per_byte=1 / min(hop[1] for hop in hops),
+        reduce_s_per_byte=gamma,
+        mean_latency_s=float(np.mean([hop[0] for hop in hops])),
+        mean_s_per_byte=float(np.mean([1 / hop[1] for hop in hops])),
+    )
+
+
+def star_cost(network: Network, members: Sequence[int], *, server: int, gamma: float) -> LinkCost:
+    """What a parameter server must reckon with: the ways of all others to it, and what they share."""
+    others = [node for node in members if node != server]
+    spokes = [network.hop(server, node) for node in others]
+    own = float(network.access_bytes_per_s[server])
+    # Where the server's own link is not known, no measured link can be faster than it.
+    own_speed = own if np.isfinite(own) else max(spoke[1] for spoke in spokes)
+    load_s = [len(others) / own_speed]
+    users = Counter(network.way(server, node) for node in others)
+    for node, spoke in zip(others, spokes, strict=True):
+        way = network.way(server, node)
+        if way:
+            load_s.append(users[way] / spoke[1])
+    return LinkCost(
+        latency_s=max(spoke[0] for spoke in spokes),
+        s_per_byte=1 / min(spoke[1] for spoke in spokes),
+        reduce_s_per_byte=gamma,
+        server_s_per_byte=max(load_s) / len(others),
     )
 
 

@@ -35,7 +35,13 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The greatest share that fits into memory; below 0 where not even the model does."""
     pairs: Mapping[tuple[int, int], Link]
     """Links that were measured one by one, the worse way of both; the lower node first."""
+    ways: Mapping[tuple[int, int], str]
+    """The names of links that several pairs share; the lower node first."""
     places: Places
+
+    def way(self, first: int, second: int) -> str:
+        """The link that these two share with other pairs; empty where there is none."""
+        return self.ways.get((min(first, second), max(first, second)), "")
 
     def hop(self, first: int, second: int) -> tuple[float, float]:
         """Latency and bandwidth between two nodes."""
@@ -59,10 +65,12 @@ def resolve(profile: ClusterProfile, workload: Workload) -> Network:
     """The profile as this workload meets it."""
     nodes = profile.nodes
     number = {node.name: i for i, node in enumerate(nodes)}
-    pairs = {}
+    pairs, ways = {}, {}
     for pair in profile.pairs:
         first, second = sorted((number[pair.source], number[pair.target]))
         pairs[first, second] = pair.worst
+        if pair.shared:
+            ways[first, second] = pair.shared
     access = [node.access for node in nodes]
     return Network(
         names=tuple(node.name for node in nodes),
@@ -75,6 +83,7 @@ def resolve(profile: ClusterProfile, workload: Workload) -> Network:
         ),
         max_samples=_ceilings(profile, workload),
         pairs=pairs,
+        ways=ways,
         places=find_places(profile, pairs, num_bytes=message_bytes(workload)),
     )
 

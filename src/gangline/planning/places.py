@@ -50,8 +50,12 @@ class Places(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         around = set(self.path(first))
         return next(place for place in self.path(second) if place in around)
 
-    def crossed(self, nodes: NDArray[np.int64]) -> list[int]:
-        """The places whose links a message needs that goes through all these nodes, place by place."""
+    def crossed(self, nodes: NDArray[np.int64]) -> dict[int, int]:
+        """The places whose links a ring needs that goes through all these nodes, place by place.
+
+        With each comes how many links of the ring are its: a place of k parts is crossed k − 1 times,
+        and once more where the ring closes.
+        """
         here, direct = np.unique(self.of_node[nodes], return_counts=True)
         parts = dict(zip(here.tolist(), direct.tolist(), strict=True))
         pending = set(parts)
@@ -63,7 +67,10 @@ class Places(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             if parent >= 0:
                 parts[parent] = parts.get(parent, 0) + 1
                 pending.add(parent)
-        return sorted(place for place, count in parts.items() if count >= 2)
+        links = {place: count - 1 for place, count in sorted(parts.items()) if count >= 2}
+        if links:
+            links[min(links)] += 1
+        return links
 
     def components(self) -> NDArray[np.int64]:
         """The connected part of the cluster that each node belongs to."""

@@ -51,6 +51,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`auto`: what the cost model says; otherwise one of `STRUCTURES`."""
     topologies: tuple[str, ...] = ("ring", "parameter-server")
     """What a group may use."""
+    everybody: bool = False
+    """Whether all nodes that can take part do, also where fewer would be faster."""
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -76,15 +78,20 @@ def make_plan(
     network = resolve(profile, workload)
     usable, refusals = find_usable(profile, network, workload)
     nest = _group(network, usable, grouping=options.grouping, num_bytes=message_bytes(workload))
-    evaluator = Evaluator(network, workload, nest=nest, topologies=options.topologies)
+    evaluator = Evaluator(
+        network, workload, nest=nest, topologies=options.topologies, keeps_all=options.everybody
+    )
     cost_s = network.cost_at(max(1.0, workload.global_batch / len(usable)))
     search = Search(evaluator)
-    best = find_crowd(search, network, nest, cost_s=cost_s)
+    if options.everybody:
+        best = search.consider(usable, crowd="all nodes")
+    else:
+        best = find_crowd(search, network, nest, cost_s=cost_s)
     candidates = _candidates(evaluator, best, nest=nest, cost_s=cost_s, rng=rng)
     wanted = STRUCTURES[options.structure]
-    chosen = min(
-        (c for c in candidates if wanted is None or c.asked == wanted), key=lambda c: c.rank
-    )
+    least = len(best.cut.nodes) if options.everybody else 1
+    fitting = [c for c in candidates if wanted is None or c.asked == wanted]
+    chosen = min((c for c in fitting if len(c.cut.nodes) >= least), key=lambda c: c.rank)
     everybody = next(c for c in candidates if c.crowd == "all nodes")
     return _assemble(
         _Findings(

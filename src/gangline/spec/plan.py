@@ -74,7 +74,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     hidden_s: float
     """The part of the exchange that goes on while nodes compute."""
     step_s: float
-    """`compute_s + exchange_s − hidden_s`."""
+    """`compute_s + exchange_s − hidden_s + other_s`."""
+    other_s: float = 0.0
+    """Neither computing nor exchanging: loading, the optimizer."""
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):

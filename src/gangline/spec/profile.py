@@ -62,6 +62,8 @@ class PairLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     there: Link
     back: Link | None = None
     """From target to source; None: like `there`."""
+    shared: str = ""
+    """The name of a link that this pair shares with others of the same name; empty: none."""
 
     @property
     def worst(self) -> Link:

@@ -31,6 +31,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Seconds to compress and to decompress one byte of gradients."""
     operation_ratio: float = 1.0
     """r_b: how many times as long a sample takes as in the profile."""
+    other_s: float = 0.0
+    """Seconds of a step that are neither computing nor exchanging: loading, the optimizer."""
     minimum_share: int = 1
     """The least share: 1, or 2 where BatchNorm needs more than one sample."""
     model_bytes: float | None = None
@@ -49,6 +51,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("compression", 0 < self.compression < math.inf, "finite and above 0"),
             ("codec_s_per_byte", 0 <= self.codec_s_per_byte < math.inf, "finite and 0 or more"),
             ("operation_ratio", 0 < self.operation_ratio < math.inf, "finite and above 0"),
+            ("other_s", 0 <= self.other_s < math.inf, "finite and 0 or more"),
             ("minimum_share", self.minimum_share >= 1, "at least 1"),
             ("model_bytes", 0 <= (self.model_bytes or 0) < math.inf, "finite and 0 or more"),
             ("sample_bytes", 0 <= self.sample_bytes < math.inf, "finite and 0 or more"),
