@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker of real processes gets so slow that the others are better off without it, and comes back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from elastic_bodies import Setup
+from elastic_jobs import judge, regroups, run_with
+from live_jobs import LiveJob, report
+from networks import Network
+
+from gangline.runtime.coordinator.roster import Roster
+from gangline.spec.event import Decision
+from gangline.spec.faults import Fault
+
+if TYPE_CHECKING:
+    from gangline.control import ControlOptions
+
+
+def set_exclusion_cost(monkeypatch: pytest.MonkeyPatch, cost_s: float) -> None:
+    """Lets the coordinator, a thread of this process, think that regrouping costs next to nothing."""
+    asked = Roster.options.fget
+    assert asked is not None
+
+    def options(roster: Roster) -> ControlOptions:
+        return msgspec.structs.replace(asked(roster), exclusion_cost_s=cost_s)
+
+    monkeypatch.setattr(Roster, "options", property(options))
+
+
+def test_a_worker_is_excluded_and_rejoins_when_it_is_slow_for_long_and_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_exclusion_cost(monkeypatch, 0.2)
+    setup = Setup(
+        batch=4, epochs=5, allocation="balanced", think_s=0.02, wait={46: "worker 3 joined"}
+    )
+    slow = Fault(worker=3, kind="slow", step=12, to=1 / 15, for_steps=26)
+    outcome = run_with(tmp_path, setup, [slow], workers=4)
+    judge(outcome, setup, [slow])
+    decided = {event.what: event for event in outcome.of_kind(Decision)}
+    excluded = decided["exclude"]
+    assert "worker 3 needs" in excluded.reason
+    assert "without it a step takes" in excluded.reason
+    assert excluded.numbers["worker"] == 3
+    assert excluded.numbers["without_s"] < 0.9 * excluded.numbers["with_s"]
+    assert excluded.numbers["lost_steps"] >= 10
+    back = decided["take_back"]
+    assert "worker 3 shows" in back.reason
+    assert back.t > excluded.t
+    assert any(event.members == [0, 1, 2] for event in regroups(outcome)), "they went on without"
+    last = setup.steps - 1
+    assert last in outcome.steps_of(3), "it takes part in the last step"
+    assert set(range(12)) <= outcome.steps_of(3), "and in those before it was slow"
+
+
+def test_a_worker_that_is_still_a_spare_ends_well_when_the_job_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_exclusion_cost(monkeypatch, 0.2)
+    setup = Setup(
+        batch=4, epochs=4, allocation="balanced", think_s=0.02, wait={46: "members go on"}
+    )
+    slow = Fault(worker=3, kind="slow", step=12, to=1 / 15, for_steps=10_000)
+    outcome = run_with(tmp_path, setup, [slow], workers=4)
+    assert outcome.exit_codes == [0, 0, 0, 0]
+    outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
+    assert setup.steps - 1 not in outcome.steps_of(3), "it was not taken back"
+    left = [event.reason for event in outcome.of_kind(Decision) if event.what == "leave"]
+    assert any("worker 3 left" in reason for reason in left)
+    first, second, third = (outcome.results[worker]["state"] for worker in range(3))
+    for name, value in first.items():
+        assert value.equal(second[name])
+        assert value.equal(third[name])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_worker_with_a_slow_link_is_excluded_for_its_link(tmp_path: Path) -> None:
+    """The exchange gets slower for all alike; how long each link was busy tells whose it is."""
+    setup = Setup(loop="wide", epochs=10, allocation="balanced", think_s=0.03)
+    with Network(4) as network, LiveJob(tmp_path, setup, workers=4, network=network) as job:
+        job.await_step(20)
+        for namespace, interface in ((network.workers[2], "eth0"), (network.coordinator, "plug2")):
+            limit = ["tbf", "rate", "150mbit", "burst", "64kb", "latency", "50ms"]
+            tc = ["tc", "qdisc", "add", "dev", interface, "root", *limit]
+            subprocess.run(["ip", "netns", "exec", namespace, *tc], check=True)
+        excluded = job.await_decision("the hops of worker 2 take")
+        outcome = job.finish()
+    assert outcome.exit_codes == [0, 0, 0, 0], report(outcome)
+    assert excluded.numbers["without_s"] < 0.5 * excluded.numbers["with_s"]
+    outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
