@@ -40,9 +40,14 @@ class Setup:
     validate: bool = False
     slow_worker: int | None = None
     """A worker that needs longer for each sample than the others."""
+    think_s: float = 0.0
+    """What every step takes at least: more than what a busy machine makes of a small one."""
     broken: tuple[int, int] | None = None
     """A worker, and the step at which its samples are not numbers."""
-    non_finite: str = "keep"
+    exaggerated: tuple[int, int, float] | None = None
+    """A worker, the step from which on its gradient is wrong, and how many times too large it is."""
+    evicting: tuple[int, ...] = ()
+    """The workers that want those put out whose gradient is wrong."""
     wait: dict[int, str] = field(default_factory=dict)
     """Before the batch of a step, wait until the event log says something."""
     checkpoint: str | None = None
@@ -65,6 +70,7 @@ class Parts:
         self.setup = setup
         self.is_alone = is_alone
         self.means: list[float] = []
+        self.exaggeration = 1.0
         if not is_alone:
             gangline.init(timeout_s=40)
 
@@ -81,16 +87,19 @@ class Parts:
     def prepare(self, *objects: Any, stateful: tuple[Any, ...] = ()) -> Any:
         if self.is_alone:
             return objects
-        die_before_the_first_view(
-            self.setup.dies.get(gangline.runtime.api._job.session.place.worker)
-        )
+        worker = gangline.runtime.api._job.session.place.worker
+        die_before_the_first_view(self.setup.dies.get(worker))
+        if self.setup.exaggerated is not None:
+            for model in objects:
+                for parameter in model.parameters() if isinstance(model, nn.Module) else ():
+                    parameter.register_hook(lambda gradient: gradient * self.exaggeration)
         return gangline.prepare(
             *objects,
             global_batch=self.setup.batch,
             accumulate=self.setup.accumulate,
             allocation=self.setup.allocation,
             stateful=stateful,
-            non_finite=self.setup.non_finite,
+            non_finite="evict" if worker in self.setup.evicting else None,
             checkpoint=self.setup.checkpoint,
             every=2,
         )
@@ -105,10 +114,14 @@ class Parts:
                 step = gangline.runtime.api._job.training.handout.step
                 if step in self.setup.wait:
                     wait_for(self.setup.wait[step])
+                time.sleep(self.setup.think_s)
                 if gangline.runtime.api._job.session.place.worker == self.setup.slow_worker:
                     time.sleep(0.008 * len(x))
-                if self.setup.broken == (gangline.runtime.api._job.session.place.worker, step):
+                worker = gangline.runtime.api._job.session.place.worker
+                if self.setup.broken == (worker, step):
                     x = x * float("nan")
+                liar, first, factor = self.setup.exaggerated or (-1, 0, 1.0)
+                self.exaggeration = factor if worker == liar and step >= first else 1.0
             yield x, y, index
 
     def is_update(self) -> bool:
@@ -192,6 +205,21 @@ def plain(parts: Parts) -> dict[str, Any]:
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
         parts.validate(model)
+    return describe([model], [optimizer])
+
+
+def broken_off(parts: Parts) -> dict[str, Any]:
+    """Leaves every epoch after its third batch."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for number, (x, y, _) in enumerate(parts.batches(loader)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            if number == 2:
+                break
     return describe([model], [optimizer])
 
 

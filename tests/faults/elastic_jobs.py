@@ -29,6 +29,7 @@ from gangline.eventlog import read_run
 from gangline.observe.ledger import Ledger, read_ledger
 from gangline.spec.event import AnyEvent, FaultFired, LogOpened, Regrouped
 from gangline.spec.faults import Fault, FaultPlan
+from gangline.spec.sync import IN_STEP, Sync
 from gangline.testing.coordination import coordinator_thread
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ def run_with(
     workers: int = 3,
     transport: str | None = None,
     structure: Structure | None = None,
+    sync: Sync = IN_STEP,
 ) -> Outcome:
     """Runs a job in which these faults happen, to its end."""
     job = Job(
@@ -146,6 +148,7 @@ def run_with(
         faults=FaultPlan(faults=tuple(faults)),
         transport=transport,
         structure=structure,
+        sync=sync,
     )
     with coordinator_thread(job), started(job, setup) as processes:
         deadline = time.monotonic() + DEADLINE_S

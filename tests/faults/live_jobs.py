@@ -15,10 +15,11 @@ from networks import COORDINATOR, enter_namespace
 from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path, read_run
 from gangline.observe.ledger import read_ledger
-from gangline.runtime.coordinator import CoordinatorServer, Hub, Keys
+from gangline.runtime.coordinator import CoordinatorServer, Federation, Keys
 from gangline.runtime.coordinator.journal import open_journal
 from gangline.spec.announcement import Announcement, read_announcement
 from gangline.spec.event import Decision, StepDone
+from gangline.spec.sync import IN_STEP, Sync
 from gangline.spec.tokens import write_token
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def coordinate(
     run_dir = Path(folder)
     source = "coordinator"
     with EventWriter(log_path(run_dir, source), run=run, source=source) as events:
-        hub = Hub(
+        hub = Federation(
             run=run,
             expected_workers=workers,
             events=events,
@@ -77,6 +78,7 @@ class LiveJob:
         workers: int = 2,
         is_joined: bool = False,
         network: Network | None = None,
+        sync: Sync = IN_STEP,
     ) -> None:
         """Its founders bring their numbers, as those of `gangline run`, or come by joining.
 
@@ -92,6 +94,7 @@ class LiveJob:
             script=folder / "none.py",
             speeds=(1.0,) * workers,
             transport=None if network is None else "wire-tcp",
+            sync=sync,
         )
         self.token = write_token(self.job.token_file)
         self.coordinator: Any = None

@@ -133,3 +133,72 @@ def test_a_plan_for_more_workers_is_refused(invoke, tmp_path):
     plan.write_text('[[faults]]\nworker = 7\nstep = 3\nkind = "kill"\n')
     with pytest.raises(UsageError, match="the job has 4 workers, 0 to 3: correct the plan"):
         invoke("--faults", str(plan))
+
+
+SITES = """
+model_bytes = 250e3
+sync = "flexible"
+
+[[nodes]]
+name = "lab"
+workers = 2
+group = "lab"
+
+[[nodes]]
+name = "home"
+speed = 0.5
+
+[[links]]
+between = ["lab", "home"]
+bytes_per_s = 2.5e6
+"""
+
+
+@pytest.fixture
+def sites(invoke, tmp_path):
+    path = tmp_path / "sites.toml"
+    path.write_text(SITES)
+    extent = ("--cluster", str(path), "--samples", "4000", "--epochs", "2")
+    return lambda *arguments: invoke(*extent, *arguments)
+
+
+def test_it_simulates_teams_when_the_file_says_so(sites):
+    text = sites()
+    assert "3 workers in 2 teams, held together by flexible" in text
+    assert "time per epoch: " in text
+    assert "merges, " in text
+    assert "MB over limited links" in text
+    assert "a team waited " in text
+
+
+def test_modes_can_be_compared(sites):
+    full = json.loads(sites("--json", "--sync", "full"))
+    none = json.loads(sites("--json", "--sync", "none"))
+    assert len(full["epoch_s"]) == len(none["epoch_s"]) == 2
+    assert sum(full["epoch_s"]) > 2 * sum(none["epoch_s"])
+    assert full["link_bytes"] > 10 * none["link_bytes"] > 0
+    assert full["idle_s"] > none["idle_s"]
+    assert none["rounds"] == 2
+    assert none["samples_per_s"] > 2 * full["samples_per_s"]
+    assert "over limited links; a worker did not compute for" in sites("--sync", "full")
+
+
+def test_the_ledger_proves_what_happened_to_a_team(sites, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text('[[faults]]\nworker = 2\nstep = 5\nkind = "kill"\n')
+    answer = json.loads(sites("--faults", str(plan), "--json"))
+    assert answer["survival"]["samples_lost"] == answer["survival"]["samples_repeated"] == 0
+    assert [fault["kind"] for fault in answer["survival"]["fired"]] == ["kill"]
+    text = sites("--faults", str(plan), "--run-dir", str(tmp_path / "run"))
+    assert "survived 1 fault (kill of worker 2 in step 5): 0 samples lost, 0 used twice" in text
+    events = list(read_run(tmp_path / "run"))
+    assert {event.team for event in events if isinstance(event, StepDone)} == {0, 1}
+
+
+def test_what_cannot_be_simulated_with_teams_is_refused(sites, invoke):
+    with pytest.raises(UsageError, match="sync auto is chosen by what a running job measures"):
+        sites("--sync", "auto")
+    with pytest.raises(UsageError, match="and not workers that are started again"):
+        sites("--respawn")
+    with pytest.raises(UsageError, match="--epochs counts epochs of --samples each: give both"):
+        invoke("--epochs", "2")

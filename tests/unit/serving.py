@@ -14,7 +14,7 @@ import httpx
 from websockets.sync.client import ClientConnection, connect
 
 from gangline.eventlog import NullWriter
-from gangline.runtime.coordinator import CoordinatorServer, Hub, Keys
+from gangline.runtime.coordinator import CoordinatorServer, Federation, Keys
 from gangline.runtime.messages import PROTOCOL_VERSION, Hello, encode
 from gangline.spec.address import WireAddress
 
@@ -28,7 +28,7 @@ DEADLINE_S = 20.0
 @contextlib.contextmanager
 def serving(workers: int = 2, keys: Keys = KEYS, **options: Any) -> Iterator[CoordinatorServer]:
     """A coordinator that waits for so many workers."""
-    hub = Hub(run="test", expected_workers=workers, events=NullWriter())
+    hub = Federation(run="test", expected_workers=workers, events=NullWriter())
     server = CoordinatorServer(hub, keys=keys, **options)
     server.start()
     try:

@@ -143,7 +143,7 @@ def test_no_link_is_followed(folder: CheckpointFolder, tmp_path: Path) -> None:
     model = folder.path_of(4) / "model.safetensors"
     model.unlink()
     model.symlink_to(outside / "model.safetensors")
-    with pytest.raises(LogError, match=r"model\.safetensors cannot be read: Too many levels"):
+    with pytest.raises(LogError, match=r"model\.safetensors cannot be read: it is a link"):
         folder.read(4)
     (folder.root / "latest").unlink()
     (folder.root / "latest").symlink_to(outside / "manifest.json")

@@ -19,7 +19,6 @@ from gangline.cli.run_progress import OutputFollower, ProgressLine, StepFeed
 from gangline.cli.run_structure import read_structure
 from gangline.eventlog import EventWriter, log_path
 from gangline.observe import summarize
-from gangline.spec.cluster import Cluster, Node
 from gangline.spec.errors import UsageError
 from gangline.spec.event import PacingMeasured, RunEnded, StepDone, ViewAdopted
 from gangline.spec.plan import GroupPlan, Plan, Prediction
@@ -147,6 +146,13 @@ def test_shares_that_fit_nobody_are_refused(
     assert expected in refusal(capsys, "--nodes", "2", "--shares", shares, str(script))
 
 
+def test_an_unknown_answer_to_wrong_gradients_is_refused(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refusal(capsys, "--non-finite", "ignore", str(script))
+    assert "--non-finite must be one of keep, evict, not 'ignore'" in message
+
+
 def test_an_unknown_transport_is_refused(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = refusal(capsys, "--transport", "pigeon", str(script))
     assert "--transport 'pigeon' is not known; choose one of: wire, wire-tcp, gloo, nccl" in message
@@ -181,13 +187,14 @@ def written_plan(root: GroupPlan, *, path: str = "plan.json") -> str:
 
 
 def test_a_plan_says_who_exchanges_with_whom(script: Path) -> None:
-    nodes = Cluster.of_speeds([1.0, 0.5, 0.2]).worker_nodes
+    nodes = ["n0", "n1", "n2"]
     assert read_structure("flat", nodes) is None
+    assert read_structure("auto", nodes) is None
     assert str(read_structure(written_plan(PLAN), nodes)) == "server at 2(ring(0, 1*), ring(2*))"
 
 
 def test_a_plan_of_workers_or_of_their_nodes_fits_a_node_with_several(script: Path) -> None:
-    nodes = Cluster(nodes=(Node(name="n0", workers=2), Node(name="n1"))).worker_nodes
+    nodes = ["n0", "n0", "n1"]
     by_node = GroupPlan(name="all", topology="ring", leader="n1", members=("n1", "n0"))
     assert str(read_structure(written_plan(by_node), nodes)) == "ring(2*, 0, 1)"
     by_worker = GroupPlan(
@@ -199,8 +206,8 @@ def test_a_plan_of_workers_or_of_their_nodes_fits_a_node_with_several(script: Pa
 def test_a_structure_that_is_no_plan_is_refused(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = refusal(capsys, "--structure", "auto", str(script))
-    assert "--structure auto is neither `flat` nor a file" in message
+    message = refusal(capsys, "--structure", "magic", str(script))
+    assert "--structure magic is neither `auto` nor `flat` nor a file" in message
 
 
 def test_a_plan_for_other_nodes_is_refused(

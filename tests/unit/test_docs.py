@@ -24,7 +24,7 @@ from gangline.planning.allocation import ALLOCATIONS
 from gangline.runtime import api
 from gangline.simulation.scenario import Scenario, SimulatedNode, Throttle
 from gangline.spec import errors
-from gangline.spec.cluster import Node
+from gangline.spec.cluster import NetworkLink, Node
 from gangline.spec.launch import LAUNCH_VARIABLE, Launch
 from gangline.zoo import MODELS
 
@@ -127,7 +127,7 @@ def test_the_reference_gives_a_verb_no_flag_that_it_has_not(verb: str) -> None:
         ("Allocations", tuple(ALLOCATIONS)),
         ("Transports", TRANSPORTS),
         ("Environment variables", (LAUNCH_VARIABLE, *Launch.__struct_fields__)),
-        ("Cluster file", Node.__struct_fields__),
+        ("Cluster file", (*Node.__struct_fields__, *NetworkLink.__struct_fields__)),
         ("Scenario file", SCENARIO_KEYS),
         ("Models and data", tuple(MODELS)),
         ("Errors", tuple(n for n, kind in vars(errors).items() if isinstance(kind, type))),

@@ -53,6 +53,7 @@ def test_each_worker_is_told_its_place_speed_and_share(tmp_path: Path) -> None:
         speeds=(1.0, 0.5),
         shares=(2.0, 1.0),
         transport="gloo",
+        non_finite="evict",
     )
     first, second = job.commands({"HOME": "/home"}, cores=2)
     assert first.arguments == ("train.py", "--lr", "0.1")
@@ -68,6 +69,7 @@ def test_each_worker_is_told_its_place_speed_and_share(tmp_path: Path) -> None:
         speed=0.5,
         shares=(2.0, 1.0),
         transport="gloo",
+        non_finite="evict",
     )
 
 

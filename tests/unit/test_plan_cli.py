@@ -69,3 +69,11 @@ def test_it_plans_a_made_up_cluster(profile, tmp_path, capsys):
 def test_what_cannot_be_planned_is_said(profile, capsys, arguments, code, message):
     assert run_command(["plan", *arguments, "--workload", WORKLOAD]) == code
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_it_puts_the_papers_equations_beside_the_cost_model(profile, capsys):
+    assert run_command(["plan", profile, "--workload", WORKLOAD, "--compare"]) == 0
+    text = capsys.readouterr().out
+    assert "paper 000's equations with N = " in text
+    for equation in ("serial", "(1)", "(2)"):
+        assert equation in text

@@ -42,6 +42,20 @@ def test_a_fast_server_serves_many():
     )
 
 
+def test_a_ring_with_one_bad_link_keeps_that_link_busy():
+    bad = LINK._replace(s_per_byte=1e-6, mean_latency_s=1e-4, mean_s_per_byte=1e-7)
+    assert all_reduce_s("ring", 8, num_bytes=1e6, link=bad) == pytest.approx(
+        1e-4 + 2 * 7 / 8 * 1.0 + 7 / 8 * 1e-3
+    )
+
+
+def test_a_ring_with_one_distant_link_pays_its_delay_once_per_round():
+    far = LINK._replace(latency_s=0.1, mean_latency_s=0.0125, mean_s_per_byte=1e-8)
+    assert all_reduce_s("ring", 8, num_bytes=1e6, link=far) == pytest.approx(
+        14 * 0.0125 + 2 * 7 / 8 * 1e-2 + 7 / 8 * 1e-3
+    )
+
+
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_nothing_is_exchanged_alone(topology):
     assert all_reduce_s(topology, 1, num_bytes=1e6, link=LINK) == 0

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gangline.runtime import backward
 from gangline.runtime.layout import build_layout
+from gangline.runtime.scrutiny import NOT_FINITE, UNSAID, norm_of
 from gangline.spec.errors import ExchangeError, UnsupportedError
 
 BUSY_S = 20.0
@@ -358,11 +359,36 @@ def test_a_gradient_that_is_not_finite_is_found_in_any_unit(
         for layer in range(3):
             exchange.gradients.start(0.5, is_update=True)
             model(torch.ones(2, 4, dtype=dtype)).sum().backward()
-            assert exchange.gradients.is_finite
+            assert 0 < exchange.gradients.size < NOT_FINITE
             handle = model[layer].bias.register_hook(lambda gradient: gradient.fill_(value))
             model.zero_grad()
             exchange.gradients.start(0.5, is_update=True)
             model(torch.ones(2, 4, dtype=dtype)).sum().backward()
             handle.remove()
-            assert not exchange.gradients.is_finite
+            assert exchange.gradients.size == NOT_FINITE
             model.zero_grad()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_a_gradients_size_does_not_depend_on_the_share_or_the_units(dtype: torch.dtype) -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4, dtype=dtype) for _ in range(3)))
+    with exchanging(model, unit_bytes=64) as exchange:
+        for share in (1.0, 0.5, 0.01):
+            model.zero_grad()
+            exchange.gradients.start(share, is_update=True, part=share)
+            model(torch.ones(2, 4, dtype=dtype)).sum().backward()
+            own = [p.grad.double() / share for p in model.parameters() if p.grad is not None]
+            norm = float(torch.cat([grad.reshape(-1) for grad in own]).norm())
+            assert norm_of(exchange.gradients.size) == pytest.approx(norm, rel=0.1)
+
+
+def test_a_gradients_size_is_unsaid_when_it_holds_that_of_an_earlier_pass() -> None:
+    model = layers(2)
+    with exchanging(model) as exchange:
+        for _ in range(2):
+            exchange.gradients.start(1.0, is_update=True)
+            model(torch.ones(2, 4)).sum().backward()
+        assert exchange.gradients.size == UNSAID
+        model.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        assert exchange.gradients.size > UNSAID

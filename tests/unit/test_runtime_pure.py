@@ -212,8 +212,13 @@ def test_the_header_brings_back_the_least_and_the_most(
         data.draw(st.lists(st.booleans(), min_size=len(units), max_size=len(units)))
         for _ in statements
     ]
-    headers = [encode(one, dirty) for one, dirty in zip(statements, flags, strict=True)]
-    agreed = decode(np.max(headers, axis=0))
+    sizes = [data.draw(st.integers(0, 1 << 40)) for _ in statements]
+    headers = [
+        encode(one, dirty, [sizes[rank] if rank == other else 0 for other in range(len(sizes))])
+        for rank, (one, dirty) in enumerate(zip(statements, flags, strict=True))
+    ]
+    agreed = decode(np.max(headers, axis=0), num_units=len(units))
+    assert agreed.sizes == tuple(sizes)
     columns = list(zip(*statements, strict=True))
     assert agreed.most == tuple(max(column) for column in columns)
     assert agreed.least == tuple(min(column) for column in columns)

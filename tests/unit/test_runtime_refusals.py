@@ -26,7 +26,12 @@ from torch.utils.data import (
 )
 
 import gangline
+from gangline.runtime import api
+from gangline.runtime.order import SequentialOrder
+from gangline.runtime.refusals import check_apart
 from gangline.spec.errors import UnsupportedError, UsageError
+from gangline.spec.sync import parse_sync
+from gangline.spec.view import Whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -246,3 +251,46 @@ def test_a_sampler_that_draws_another_number_than_it_says_is_reported() -> None:
     *_, loader = gangline.prepare(model, optimizer, DataLoader(DATA, batch_size=4, sampler=Liar()))
     with pytest.raises(UsageError, match=r"Liar.*4.*6"):
         list(loader)
+
+
+# --- groups that train at their own pace -------------------------------------------------------------
+
+
+def test_a_sampler_that_draws_is_refused_where_groups_train_at_their_own_pace() -> None:
+    model, optimizer, _ = parts()
+    loader = DataLoader(DATA, batch_size=4, sampler=RandomSampler(DATA, replacement=True))
+    refuse(
+        model,
+        optimizer,
+        loader,
+        sync="percentage(0.5)",
+        match=(
+            r"with sync='percentage\(0.5\)' the order of the samples cannot be drawn by "
+            r"RandomSampler.*Use shuffle=True or no sampler, or train with sync='full'"
+        ),
+    )
+    gangline.prepare(model, optimizer, loader, sync="full")
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_plain_orders_are_taken_where_groups_train_at_their_own_pace(shuffle: bool) -> None:
+    model, optimizer, _ = parts()
+    gangline.prepare(model, optimizer, DataLoader(DATA, batch_size=4, shuffle=shuffle), sync="none")
+
+
+def test_torchs_transports_are_refused_where_groups_train_at_their_own_pace() -> None:
+    with pytest.raises(UnsupportedError, match="over the transport wire or wire-tcp"):
+        check_apart(parse_sync("flexible"), SequentialOrder(4), is_elastic=False)
+    check_apart(parse_sync("full"), SequentialOrder(4), is_elastic=False)
+
+
+def test_an_evaluation_that_draws_is_refused_where_groups_train_at_their_own_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = Whole(team=0, first_rank=0, workers=2, first_sample=0, samples=8)
+    monkeypatch.setattr(api, "_whole", lambda: whole)
+    loader = DataLoader(DATA, batch_size=4, sampler=RandomSampler(DATA, replacement=True))
+    with pytest.raises(
+        UnsupportedError, match=r"drawn by RandomSampler.*torch\.utils\.data\.Subset"
+    ):
+        gangline.evaluate(loader)

@@ -19,6 +19,7 @@ from gangline.observe.report import (
     decision_lines,
     exit_lines,
     headline,
+    plan_lines,
     view_table,
     waiting_lines,
     worker_table,
@@ -93,6 +94,7 @@ def print_summary(summary: RunSummary, console: Console) -> None:
     _print_section(waiting_lines(summary), console)
     if summary.views:
         _print_table(view_table(summary), console)
+    _print_section(plan_lines(summary), console)
     decisions = decision_lines(summary)
     _print_section(["decisions", *decisions] if decisions else [], console)
     exits = exit_lines(summary)

@@ -8,16 +8,19 @@ import typer
 
 from gangline.cli.flag_groups import grouped
 from gangline.cli.output import JsonFlag, err, out, print_json, say
+from gangline.cli.run_compression import compressed
 from gangline.cli.run_early_ends import EarlyEnds
+from gangline.cli.run_emulation import enclosed
 from gangline.cli.run_end import end_document, print_end
 from gangline.cli.run_flags import ClusterFlags, CutFlags, FolderFlags, SurvivalFlags, WireFlags
 from gangline.cli.run_options import check_script, check_transport
 from gangline.cli.run_progress import ScreenWatcher
-from gangline.cli.run_structure import FLAT, read_structure
+from gangline.cli.run_structure import AUTO, read_structure
 from gangline.cli.tls_options import TlsFlags
 from gangline.emulation.scaling import describe_scale, scale_speeds
 from gangline.engines.job import Job, count_cores
 from gangline.engines.running import run_job
+from gangline.planning.known import known_profile
 from gangline.spec.faults import FaultPlan
 
 
@@ -44,9 +47,17 @@ def run(
     structure: Annotated[
         str,
         typer.Option(
-            metavar="flat|FILE", help="Who exchanges with whom: all in one ring, or a plan's tree."
+            metavar="auto|flat|FILE",
+            help="Who exchanges with whom: as planned, all in one ring, or a plan's tree.",
         ),
-    ] = FLAT,
+    ] = AUTO,
+    compress: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GROUP=CODEC",
+            help="Shorten the gradients that a group of the structure exchanges: top=8-bit.",
+        ),
+    ] = None,
     faults: Annotated[
         Path | None, typer.Option(help="A TOML file of what shall go wrong, to see it survived.")
     ] = None,
@@ -63,11 +74,18 @@ def run(
     check_script(script)
     check_transport(transport)
     tls.check_transport(transport)
-    worker_nodes = cluster.resolve().worker_nodes
+    survival.check()
+    described = cluster.resolve()
+    worker_nodes = described.worker_nodes
     asked = [node.speed for node in worker_nodes]
     scaled = scale_speeds(asked, count_cores())
     shares = cut.resolve(workers=len(worker_nodes))
-    tree = read_structure(structure, worker_nodes)
+    tree = compressed(
+        read_structure(structure, [node.name for node in worker_nodes]),
+        compress or (),
+        workers=len(worker_nodes),
+        is_planned=structure == AUTO,
+    )
     plan = FaultPlan() if faults is None else FaultPlan.from_toml(faults)
     plan.check(workers=len(worker_nodes))
     settings = wire.resolve()
@@ -84,9 +102,13 @@ def run(
         shares=shares,
         transport=transport,
         allocation=cut.allocation,
+        sync=cut.resolve_sync(transport),
         structure=tree,
+        profile=known_profile(described) if structure == AUTO else None,
         wire=settings if files is None else files.applied_to(settings),
         resume=place.resume,
+        non_finite=survival.non_finite,
+        detector=survival.detector,
         faults=plan,
         respawns=survival.respawns,
         keeps_going=survival.keep_going,
@@ -94,7 +116,8 @@ def run(
     scale_text = describe_scale(asked, scale=scaled.scale, cores=count_cores())
     if scale_text and not as_json:
         say(scale_text)
-    launch(job, show_output=show_output, as_json=as_json)
+    with enclosed(job, described, has_quotas=cluster.quota) as put:
+        launch(put, show_output=show_output, as_json=as_json)
 
 
 def launch(job: Job, *, show_output: bool, as_json: bool) -> None:

@@ -9,11 +9,13 @@ from typing import Annotated
 
 import typer
 
+from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, load_detector
 from gangline.cli.flag_groups import grouped
 from gangline.cli.output import JsonFlag, print_json, say
 from gangline.cli.tls_options import TlsFlags, server_tls
 from gangline.runtime.tls import TlsFiles
 from gangline.spec.announcement import Announcement
+from gangline.spec.profile import ClusterProfile
 from gangline.spec.tokens import WORKER_TOKEN
 
 
@@ -35,13 +37,23 @@ def up(
     reserved: Annotated[
         int, typer.Option(min=0, help="Workers bring the numbers below this one themselves.")
     ] = 0,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What is known of each worker's node: plan the structure from it."
+        ),
+    ] = None,
+    detector: DetectorFlag = DEFAULT_DETECTOR,
     as_json: JsonFlag = False,
 ) -> None:
     """Start a coordinator alone, and say how workers find it."""
     from gangline.eventlog import EventWriter, log_path
-    from gangline.runtime.coordinator import CoordinatorServer, Hub, Keys
+    from gangline.runtime.coordinator import CoordinatorServer, Federation, Keys
     from gangline.runtime.coordinator.journal import open_journal
+    from gangline.runtime.coordinator.replanning import Planning
 
+    known = None if profile is None else ClusterProfile.from_file(profile)
+    rule = load_detector(detector)
     run_dir.mkdir(parents=True, exist_ok=True)
     path = token_file or run_dir / WORKER_TOKEN
     keys = Keys.in_folder(run_dir, worker_file=path)
@@ -59,8 +71,14 @@ def up(
 
     with EventWriter(log_path(run_dir, "coordinator"), run=run, source="coordinator") as events:
         journal = open_journal(run_dir, events)
-        hub = Hub(
-            run=run, expected_workers=workers, events=events, reserved=reserved, journal=journal
+        hub = Federation(
+            run=run,
+            expected_workers=workers,
+            events=events,
+            reserved=reserved,
+            journal=journal,
+            planning=Planning(profile=known, folder=run_dir),
+            detector=rule,
         )
         served = None if files is None else server_tls(files)
         CoordinatorServer(hub, keys=keys, host=host, port=port, tls=served).run(announce)

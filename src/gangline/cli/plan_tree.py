@@ -15,6 +15,7 @@ from gangline.spec.plan import SOLO
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gangline.planning.paper_compare import PaperComparison
     from gangline.spec.plan import GroupPlan, Plan
 
 MOST_MEMBERS = 12
@@ -82,6 +83,31 @@ def draw_alternatives(plan: Plan) -> Table:
             *map(str, (one.num_nodes, one.num_groups)),
             *map(duration, times),
             f"{prediction.step_s / plan.prediction.step_s:.2f}",
+        )
+    return table
+
+
+def paper_line(compared: PaperComparison) -> str:
+    """What paper 000's equations are reckoned with."""
+    return (
+        f"paper 000's equations with N = {compared.factor:.3g} and n·T_r = "
+        f"{duration(compared.transfer_s)}, which are to hold for all groups:"
+    )
+
+
+def draw_paper(compared: PaperComparison) -> Table:
+    """Paper 000's equations beside the cost model, for the first groups of the cluster."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("groups used")
+    for heading in ("nodes", "equation", "paper 000", "cost model"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in compared.rows:
+        table.add_row(
+            f"the first {row.num_groups}" if row.num_groups else "one node alone",
+            str(row.num_nodes),
+            row.equation,
+            duration(row.paper_s),
+            "-" if row.model_s is None else duration(row.model_s),
         )
     return table
 

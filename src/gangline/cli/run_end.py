@@ -13,6 +13,7 @@ from gangline.cli.output import err, say
 from gangline.engines.logtail import last_lines
 from gangline.eventlog import read_run
 from gangline.observe import RunSummary, summarize
+from gangline.observe.report import plan_headline
 from gangline.spec.errors import LogError
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def summary_lines(summary: RunSummary) -> list[str]:
     if summary.throughput is not None and summary.step_median_s is not None:
         step_ms = summary.step_median_s * 1000
         text += f", {summary.throughput:,.0f} samples/s, {step_ms:,.1f} ms/step"
-    return [text, *_pacing_lines(summary)]
+    plan = [] if summary.plan is None else plan_headline(summary.plan)
+    return [text, *plan, *_pacing_lines(summary)]
 
 
 def _pacing_lines(summary: RunSummary) -> list[str]:
@@ -92,6 +94,7 @@ def _summary_document(summary: RunSummary) -> dict[str, Any]:
         "throughput": summary.throughput,
         "step_median_s": summary.step_median_s,
         "efficiency": summary.efficiency,
+        "plan": summary.plan,
         "pacing": [
             {"worker": worker, "asked": pacing.asked, "achieved": pacing.achieved}
             for worker, pacing in paced

@@ -8,11 +8,14 @@ from typing import Annotated
 
 import typer
 
+from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, load_detector
 from gangline.cli.flag_groups import FlagGroup
 from gangline.cli.run_options import make_run_dir, parse_numbers, parse_shares
 from gangline.planning.allocation import check_allocation
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.errors import UsageError
+from gangline.spec.launch import check_non_finite
+from gangline.spec.sync import Sync, parse_sync
 from gangline.spec.wire import WireSettings, parse_ports
 
 
@@ -27,6 +30,10 @@ class ClusterFlags(FlagGroup, frozen=True, kw_only=True):
         Path | None, typer.Option(help="A TOML file that describes the nodes instead.")
     ] = None
     workers: Annotated[int | None, typer.Option(help="Workers per node (1).")] = None
+    quota: Annotated[
+        bool,
+        typer.Option("--quota", help="Hold workers to their speeds by CPU quotas, not by pacing."),
+    ] = False
 
     def resolve(self) -> Cluster:
         """The cluster that the flags describe."""
@@ -75,12 +82,29 @@ class CutFlags(FlagGroup, frozen=True, kw_only=True):
         str | None,
         typer.Option(help="Who gets how much: balanced, equal, random, kqv or kqv-normalised."),
     ] = None
+    sync: Annotated[
+        str,
+        typer.Option(
+            metavar="MODE",
+            help="How groups keep together: full, none, percentage(0.25), local(16), flexible, auto.",
+        ),
+    ] = "full"
 
     def resolve(self, *, workers: int) -> tuple[float, ...] | None:
         """The fixed shares, if there are any."""
         if self.allocation is not None:
             check_allocation(self.allocation)
         return parse_shares(self.shares, workers=workers)
+
+    def resolve_sync(self, transport: str | None) -> Sync:
+        """How groups of workers are held together."""
+        sync = parse_sync(self.sync)
+        if sync.is_relaxed and not (transport or "wire").startswith("wire"):
+            raise UsageError(
+                f"--sync {self.sync} and --transport {transport} cannot be given together: groups that "
+                "train at their own pace need the transport wire or wire-tcp"
+            )
+        return sync
 
 
 class WireFlags(FlagGroup, frozen=True, kw_only=True):
@@ -117,6 +141,22 @@ class SurvivalFlags(FlagGroup, frozen=True, kw_only=True):
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Go on when a worker ends with an error.")
     ] = False
+
+    non_finite: Annotated[
+        str | None,
+        typer.Option(
+            metavar="keep|evict",
+            help="What to do with a worker whose gradient is no number, or far too large.",
+        ),
+    ] = None
+
+    detector: DetectorFlag = DEFAULT_DETECTOR
+
+    def check(self) -> None:
+        """Refuses what cannot be meant."""
+        load_detector(self.detector)
+        if self.non_finite is not None:
+            check_non_finite(self.non_finite, name="--non-finite")
 
     @property
     def respawns(self) -> int:

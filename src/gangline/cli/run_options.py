@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import warnings
 from contextlib import suppress
@@ -96,7 +97,7 @@ def make_run_dir(
     if run_dir is None and name is None:
         return _make_timestamped(script.stem)
     folder = run_dir or RUNS_DIR / str(name)
-    if any((folder / part).exists() for part in _RUN_PARTS):
+    if any(os.path.lexists(folder / part) for part in _RUN_PARTS):  # a link to nowhere, too
         if resume:
             _put_aside(folder)
             return name or folder.resolve().name, folder
@@ -113,12 +114,14 @@ def _put_aside(folder: Path) -> None:
     """Moves what an earlier run left into `earlier/N`, so that it is not mixed up with the next."""
     _refuse_if_running(folder)
     earlier = folder / "earlier"
+    if earlier.is_symlink():
+        raise UsageError(f"{earlier} is a link: what earlier runs left is kept in the run folder")
     _make(earlier)
     numbers = [int(path.name) for path in earlier.iterdir() if path.name.isdigit()]
     aside = earlier / str(max(numbers, default=0) + 1)
     _make(aside)
     for part in (*_RUN_PARTS, *_COORDINATOR_PARTS):
-        if (folder / part).exists():
+        if os.path.lexists(folder / part):
             (folder / part).rename(aside / part)
 
 

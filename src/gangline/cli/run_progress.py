@@ -6,6 +6,7 @@ Both are read from files that the workers write, so a worker never waits for the
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from rich.text import Text
 from gangline.eventlog import log_path, tail_events
 from gangline.spec.errors import LogError
 from gangline.spec.event import StepDone, ViewAdopted
+from gangline.spec.plainfile import open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,10 +121,10 @@ class OutputFollower:
     def tick(self) -> None:
         """Shows the lines that are whole by now."""
         try:
-            with self._path.open("rb") as file:
+            with os.fdopen(open_plain(self._path), "rb") as file:
                 file.seek(self._offset)
                 block = file.read()
-        except FileNotFoundError:
+        except OSError:
             return
         self._offset += len(block)
         *lines, self._rest = (self._rest + block).split(b"\n")

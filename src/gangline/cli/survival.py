@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,13 +11,23 @@ import msgspec
 from gangline.eventlog import NullWriter
 from gangline.observe.ledger import read_ledger
 from gangline.simulation import Recovery
-from gangline.spec.event import Event, Regrouped, StepDone, StepSummary, ViewAdopted
+from gangline.spec.event import (
+    EpochDone,
+    Event,
+    Regrouped,
+    RoundEnded,
+    SamplesLeased,
+    StepDone,
+    StepSummary,
+    ViewAdopted,
+)
 from gangline.spec.faults import Fault
 
 if TYPE_CHECKING:
     from gangline.eventlog import EventSink
-    from gangline.simulation import SimulationResult
+    from gangline.simulation import SimulationResult, TeamsResult
 
+_KEPT = (StepDone, StepSummary, Regrouped, ViewAdopted, SamplesLeased, RoundEnded)
 MAX_NAMED = 4
 
 
@@ -66,16 +77,32 @@ class Witness:
         """Where the events go."""
         self.now = 0.0
         """The time of the last event."""
+        self.computed_s = 0.0
+        """What all workers together have computed, as far as they tell."""
         self._kept: list[Event] = []
+        self._epoch_ends_s: dict[int, float] = {}
 
     def write(self, event: Event) -> None:
         """Takes one event."""
         self.now = event.t
-        if isinstance(event, StepDone | StepSummary | Regrouped | ViewAdopted):
+        if isinstance(event, _KEPT):
             self._kept.append(event)
+        match event:
+            case StepDone(compute_s=compute_s):
+                self.computed_s += compute_s
+            case StepSummary(workers=workers, median_compute_s=compute_s):
+                self.computed_s += workers * compute_s
+            case EpochDone(epoch=epoch):
+                self._epoch_ends_s[epoch] = event.t
         self.sink.write(event)
 
-    def judge(self, result: SimulationResult, *, length: int | None) -> Survival:
+    @property
+    def epoch_s(self) -> list[float]:
+        """What each epoch took that all workers came to the end of."""
+        ends = [0.0, *(self._epoch_ends_s[epoch] for epoch in sorted(self._epoch_ends_s))]
+        return [late - early for early, late in pairwise(ends)]
+
+    def judge(self, result: SimulationResult | TeamsResult, *, length: int | None) -> Survival:
         """What the run lived through."""
         ledger = read_ledger(self._kept)
         return Survival(

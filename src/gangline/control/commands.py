@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from gangline.spec.event import Decision
+from gangline.spec.event import Decision, PlanMade
+from gangline.spec.plan import Plan
 from gangline.spec.view import View
 
 
@@ -25,4 +26,24 @@ class Say(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision
 
 
-Command: TypeAlias = PublishView | Say
+class KeepPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Keep this plan where people can read it, and write down that it was made."""
+
+    plan: Plan
+    made: PlanMade
+
+
+class TakeBack(msgspec.Struct, frozen=True, kw_only=True):
+    """A spare may come back: let it join when the time is right."""
+
+    worker: int
+
+
+class LowerRate(msgspec.Struct, frozen=True, kw_only=True):
+    """A team is slowed down by one of its workers: merge it with the others more rarely."""
+
+    worker: int
+    team: int
+
+
+Command: TypeAlias = PublishView | Say | KeepPlan | TakeBack | LowerRate

@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING, assert_never
 
 from gangline.control.inputs import (
     MetricsMeasured,
+    PartChanged,
+    SpareMeasured,
     StepMeasured,
+    StructureAsked,
     WorkersJoined,
     WorkersLeft,
     WorkersLost,
 )
+from gangline.control.manager import note_spare
 from gangline.control.measuring import note_metrics, note_step
-from gangline.control.membership import join, leave, lose
+from gangline.control.membership import change_part, join, leave, lose
+from gangline.control.structures import ask_structure, question_structure
 
 if TYPE_CHECKING:
     from gangline.control.commands import Command
@@ -34,14 +39,20 @@ def decide(
     """What follows from `event`, which happened at the time `now` (seconds, any clock)."""
     match event:
         case StepMeasured():
-            return note_step(state, event, now)
+            return question_structure(*note_step(state, event, now), event=event, now=now)
+        case SpareMeasured():
+            return note_spare(state, event, now)
         case WorkersJoined():
             return join(state, event, now)
         case WorkersLost():
             return lose(state, event, now)
         case WorkersLeft():
             return leave(state, event, now)
+        case StructureAsked():
+            return ask_structure(state, event, now)
         case MetricsMeasured():
             return note_metrics(state, event), []
+        case PartChanged():
+            return change_part(state, event, now)
         case _:
             assert_never(event)

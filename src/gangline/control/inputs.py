@@ -7,11 +7,15 @@ view, or of some workers only, need no translation by the driver.
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 import msgspec
 
 from gangline.planning.bounds import Floats, Shares
+from gangline.spec.outlook import Outlook
+from gangline.spec.structure import Structure
+from gangline.spec.view import Whole
 
 
 class WorkersJoined(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +55,33 @@ class StepMeasured(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The samples that each worker computed."""
     compute_s: Floats
     """From the hand-out of the batch until the last gradient was ready, without waiting."""
+    exchange_s: float = math.nan
+    """The exchange itself, as far as it is not hidden: the shortest of all workers'."""
+    step_s: float = math.nan
+    """All that the step took, but for what the loop did between steps: the median of all workers."""
+    hop_s: Floats | None = None
+    """How long the fastest hop of each worker takes, in any unit that is the same for all; None:
+    nobody says, NaN: this worker does not."""
+    delay_s: Floats | None = None
+    """How much later than the first worker's report each one's arrived; None: it was not noted."""
+
+
+class SpareMeasured(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that was put out shows how fast it computes now."""
+
+    worker: int
+    slowdown: float
+    """How many times as long as when it was prepared it takes for the same computation."""
+
+
+class StructureAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody wants the members to exchange in another structure, or that it is planned anew."""
+
+    structure: Structure | None
+    """None: all in one ring. It stays as it is where there is an outlook."""
+    reason: str
+    outlook: Outlook | None = None
+    """What the structure is to be planned from, from now on; None: it is not planned any more."""
 
 
 class MetricsMeasured(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -64,4 +95,22 @@ class MetricsMeasured(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Round trip of a small message to the coordinator."""
 
 
-ControlEvent: TypeAlias = WorkersJoined | WorkersLost | WorkersLeft | StepMeasured | MetricsMeasured
+class PartChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """The members are a team: the part of the global batch that is theirs, or their place, changed."""
+
+    global_batch: int
+    """Samples per step of this team."""
+    whole: Whole
+    reason: str
+
+
+ControlEvent: TypeAlias = (
+    WorkersJoined
+    | WorkersLost
+    | WorkersLeft
+    | StepMeasured
+    | SpareMeasured
+    | StructureAsked
+    | PartChanged
+    | MetricsMeasured
+)

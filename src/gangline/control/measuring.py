@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from gangline.control.commands import Command, Say
+from gangline.control.manager import climb
 from gangline.control.rebalance import (
     SETTLED,
     Recut,
@@ -17,6 +18,7 @@ from gangline.control.rebalance import (
     needed_certainty,
 )
 from gangline.control.speeds import observe
+from gangline.control.trouble import notice
 from gangline.control.views import FEW_WORKERS, cut, publish
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
@@ -62,10 +64,15 @@ def note_step(
         state, speeds=speeds, steps_in_view=state.steps_in_view + is_newest
     )
     changes = _changes(state, factors, event.step, now)
+    state, troubles = notice(state, event, now)
+    said = changes + troubles
     if not is_newest:
-        return state, changes
-    state, commands = _question_cut(state, event.step, now)
-    return state, changes + commands
+        return state, said
+    state, commands, is_excluded = climb(state, event.step, now)
+    if not is_excluded:
+        state, recut = _question_cut(state, event.step, now)
+        commands = commands + recut
+    return state, said + commands
 
 
 def _by_rank(state: ControlState, event: StepMeasured) -> tuple[NDArray[np.int64], Floats]:

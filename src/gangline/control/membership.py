@@ -14,7 +14,7 @@ from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from gangline.control.commands import Command
-    from gangline.control.inputs import WorkersJoined, WorkersLeft, WorkersLost
+    from gangline.control.inputs import PartChanged, WorkersJoined, WorkersLeft, WorkersLost
     from gangline.control.state import ControlState
 
 NEWCOMER_SPEED = 0.5
@@ -31,11 +31,13 @@ def join(
     ceilings = event.max_samples or (state.options.global_batch,) * count
     is_late = bool((state.speeds.observed > 0).any()) and state.options.allocation != "fixed"
     weights = np.array(event.speeds or (NEWCOMER_SPEED if is_late else 1.0,) * count)
+    weights = weights / np.maximum(state.oversight.shown_by(event.workers), 1.0)
     wider = msgspec.structs.replace(
         state,
         max_samples=np.concatenate((state.max_samples, np.array(ceilings, dtype=np.int64))),
         weights=np.concatenate((state.weights, weights)),
         speeds=joined(state.speeds, unknown_speeds(count)),
+        oversight=state.oversight.joined(event.workers),
         metrics=None,
         measurements_behind_cut=0,
     )
@@ -56,7 +58,7 @@ def join(
 
 def lose(state: ControlState, event: WorkersLost, now: float) -> tuple[ControlState, list[Command]]:
     """A view of those that are left, in their order; their batch is cut among them."""
-    members, fewer = _without(state, event.workers)
+    members, fewer = without(state, event.workers)
     if not members:
         return state, []
     return publish(
@@ -75,7 +77,7 @@ def leave(
     state: ControlState, event: WorkersLeft, now: float
 ) -> tuple[ControlState, list[Command]]:
     """A view of those that stay; all members, also those that go, switch to it at an agreed step."""
-    members, fewer = _without(state, event.workers)
+    members, fewer = without(state, event.workers)
     num_left = len(state.members) - len(members)
     if not members or num_left == 0:
         return state, []
@@ -91,7 +93,25 @@ def leave(
     )
 
 
-def _without(state: ControlState, workers: tuple[int, ...]) -> tuple[tuple[int, ...], ControlState]:
+def change_part(
+    state: ControlState, event: PartChanged, now: float
+) -> tuple[ControlState, list[Command]]:
+    """The same members with another part of the job's batches, cut among them as before."""
+    options = msgspec.structs.replace(
+        state.options, global_batch=event.global_batch, whole=event.whole
+    )
+    changed = msgspec.structs.replace(state, options=options)
+    return publish(
+        changed,
+        members=state.members,
+        shares=cut(changed),
+        reason=event.reason,
+        numbers={"team": float(event.whole.team), "batch": float(event.global_batch)},
+        now=now,
+    )
+
+
+def without(state: ControlState, workers: tuple[int, ...]) -> tuple[tuple[int, ...], ControlState]:
     """The members but these, and what is known about them."""
     gone = set(workers)
     kept = np.array([i for i, worker in enumerate(state.members) if worker not in gone], dtype=int)
@@ -100,6 +120,7 @@ def _without(state: ControlState, workers: tuple[int, ...]) -> tuple[tuple[int, 
         max_samples=state.max_samples[kept],
         weights=state.weights[kept],
         speeds=selected(state.speeds, kept),
+        oversight=state.oversight.selected(kept),
         metrics=None,
         measurements_behind_cut=0,
     )

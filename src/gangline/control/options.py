@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
+from gangline.control.detection import Detector, RobustDetector
 from gangline.planning.allocation import check_allocation
 from gangline.spec.errors import UsageError
+from gangline.spec.outlook import Outlook
 from gangline.spec.structure import Structure
+from gangline.spec.view import Whole
 
 
 class ControlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The choices of one run. They do not change while it lasts."""
+    """The choices of one run. Structure and outlook may be asked for anew while it lasts."""
 
     global_batch: int
     """Samples per step, over all workers."""
@@ -28,6 +33,17 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """What `random` draws with."""
     structure: Structure | None = None
     """How the workers shall exchange; views fit it to their members. None: all in one ring."""
+    whole: Whole | None = None
+    """What the members are a part of; None: they are the job."""
+    outlook: Outlook | None = None
+    """What the structure is planned from, once enough was measured; None: it stays as it is."""
+
+    detector: Detector = RobustDetector()
+    """Tells who is slower than usual; `control.detection.DETECTORS` names some."""
+    may_exclude: bool = True
+    """Whether a member that slows the others down may be put out until it is fast again."""
+    exclusion_cost_s: float = 2.0
+    """What it costs to go on without a worker and to take it back: so long it is waited for."""
 
     def __post_init__(self) -> None:
         check_allocation(self.allocation)
@@ -44,3 +60,7 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise UsageError(f"recut_steps must be at least 1, not {self.recut_steps}")
         if self.seed < 0:
             raise UsageError(f"seed must be 0 or more, not {self.seed}")
+        if not 0 <= self.exclusion_cost_s < math.inf:
+            raise UsageError(
+                f"exclusion_cost_s is a number of seconds from 0 on, not {self.exclusion_cost_s}"
+            )

@@ -17,6 +17,7 @@ expected largest of W standard normal numbers, there are two values of z:
   hardly ever passes this.
 
 No share grows more than fourfold at once: further away from what was measured, a + b·n is a guess.
+Where one wants to, the gain is that of the cut which it is on the way to.
 """
 
 from __future__ import annotations
@@ -109,7 +110,25 @@ def find_recut(
         least_s=least_s,
         predicted_s=slowest_s(best, speeds.fixed_s, speeds.per_sample_s),
     )
-    return recut if recut.least_gain > options.minimum_gain else None
+    if recut.least_gain > options.minimum_gain:
+        return recut
+    # A share that may grow to four times itself only may have far to go: the first moves of it gain
+    # little, and still they are on the way.
+    is_on_the_way = bool(((best == reach) & (best > shares)).any())
+    return recut if is_on_the_way and _is_worth(recut, speeds, max_samples, options) else None
+
+
+def _is_worth(recut: Recut, speeds: Speeds, max_samples: Shares, options: ControlOptions) -> bool:
+    """Whether the cut without that limit is better than the present one beyond doubt."""
+    ideal = balanced(
+        options.global_batch,
+        speeds.fixed_s,
+        speeds.per_sample_s,
+        minimum=options.minimum,
+        maximum=max_samples,
+    )
+    ideal_s = slowest_s(ideal, speeds.fixed_s, speeds.per_sample_s)
+    return 1 - ideal_s / recut.least_s > options.minimum_gain
 
 
 def _bound_s(speeds: Speeds, global_batch: int) -> float:

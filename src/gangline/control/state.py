@@ -8,6 +8,8 @@ import numpy as np
 
 from gangline.control.inputs import MetricsMeasured
 from gangline.control.options import ControlOptions
+from gangline.control.oversight import Oversight
+from gangline.control.pace import Pace
 from gangline.control.speeds import Speeds, unknown_speeds
 from gangline.planning.bounds import Floats, Shares
 from gangline.spec.view import View
@@ -32,6 +34,10 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     measurements_behind_cut: int
     """What the newest cut stands on, or was last looked at with: `balanced` counts observations of
     the worker with the fewest, `kqv` 1 for metrics; 0 where nothing had been measured."""
+    oversight: Oversight
+    """What the runtime manager knows of the members, and of who was put out."""
+    pace: Pace = Pace()
+    """What a step is expected to take, and what the last ones took."""
 
     @classmethod
     def begin(cls, options: ControlOptions) -> ControlState:
@@ -47,6 +53,7 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             metrics=None,
             steps_in_view=0,
             measurements_behind_cut=0,
+            oversight=Oversight.begin(options.detector),
         )
 
     @classmethod
@@ -59,6 +66,7 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         weights: tuple[float, ...],
     ) -> ControlState:
         """The state of a run whose newest view is known, and nothing that was measured before."""
+        options = msgspec.structs.replace(options, global_batch=view.global_batch, whole=view.whole)
         return msgspec.structs.replace(
             cls.begin(options),
             view=view,
@@ -66,6 +74,7 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             max_samples=np.array(max_samples, dtype=np.int64),
             weights=np.array(weights),
             speeds=unknown_speeds(len(view.members)),
+            oversight=Oversight.begin(options.detector).joined(view.members),
         )
 
     @property

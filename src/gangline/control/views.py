@@ -71,6 +71,7 @@ def publish(
         group=group,
         reason=reason,
         structure=structure_of(state.options.structure, members),
+        whole=state.options.whole,
     )
     if len(members) <= FEW_WORKERS:
         numbers = numbers | {f"share_{w}": float(n) for w, n in zip(members, parts, strict=True)}

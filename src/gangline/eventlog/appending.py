@@ -8,6 +8,8 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from gangline.spec.plainfile import open_plain
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -66,8 +68,7 @@ class LogFile:
             # Somebody removed the file: what we would write into it, nobody could ever read.
             self.close()
         if self._descriptor is None:
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            self._descriptor = os.open(self._path, flags, 0o644)
+            self._descriptor = open_plain(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             _cut_torn_line(self._descriptor)
             if os.fstat(self._descriptor).st_size == 0:
                 self._needs_header = True

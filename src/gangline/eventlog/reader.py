@@ -9,15 +9,14 @@ Whatever is in the file, the only error is `LogError`, which names the file, the
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from typing import TYPE_CHECKING, BinaryIO, get_args
 
 import msgspec
 
 from gangline.spec.errors import LogError
 from gangline.spec.event import SCHEMA_VERSION, AnyEvent, Event, LogOpened
+from gangline.spec.plainfile import open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,15 +137,8 @@ def _lines(path: Path, *, offset: int = 0) -> Iterator[bytes]:
 
 
 def _open_plain(path: Path) -> BinaryIO:
-    """A log as a file; raises OSError for a link, and LogError for a pipe, which would never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        raise LogError(f"{path} is not an event log: it is not a plain file")
-    return os.fdopen(descriptor, "rb")
+    """A log as a file; raises OSError for a link, and for a pipe, which would never end."""
+    return os.fdopen(open_plain(path), "rb")
 
 
 def _decode(line: bytes, *, place: str, is_first: bool) -> AnyEvent | str:

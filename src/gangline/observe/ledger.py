@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from gangline.observe.team_ledger import TeamOrders
 from gangline.spec.errors import LogError
 from gangline.spec.event import Regrouped, StepDone, StepSummary, ViewAdopted
 
@@ -105,6 +106,30 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_ledger(events: Iterable[Event]) -> Ledger:
     """The committed steps in the events of a run, in whatever order they come."""
+    kept = list(events)
+    orders = TeamOrders(kept)
+    if not orders.is_used:
+        return _read_group(kept)
+    parts: dict[int, list[Event]] = {}
+    for event in kept:
+        if isinstance(event, StepDone | Regrouped | ViewAdopted):
+            parts.setdefault(event.team, []).append(event)
+    ledgers = {team: _read_group(part) for team, part in sorted(parts.items())}
+    return Ledger(
+        windows=tuple(
+            window
+            for team, ledger in ledgers.items()
+            for window in orders.merged(team, ledger.windows)
+        ),
+        num_void=sum(ledger.num_void for ledger in ledgers.values()),
+        contradictions=tuple(
+            f"team {team}: {text}" for team, one in ledgers.items() for text in one.contradictions
+        ),
+    )
+
+
+def _read_group(events: Iterable[Event]) -> Ledger:
+    """The ledger of workers that make every step together."""
     reports: list[Report] = []
     restarts: set[tuple[int, int]] = set()
     members: dict[int, tuple[int, ...]] = {}

@@ -17,6 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.observe.costs import WorkerCost, fit_cost, optimum_s
+from gangline.observe.planned import summarize_plan
 from gangline.observe.summary import (
     DecisionSummary,
     Pacing,
@@ -75,6 +76,7 @@ def summarize(events: Iterable[AnyEvent]) -> RunSummary:
         workers=workers,
         views=[_view(found, number) for number in sorted(timeline.views)],
         decisions=_decisions(timeline),
+        plan=summarize_plan(timeline, steady),
         warnings=_warnings(timeline),
     )
 

@@ -10,7 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gangline.observe.summary import RunSummary, ViewSummary, WorkerSummary
+    from gangline.observe.summary import PlanSummary, RunSummary, ViewSummary, WorkerSummary
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +149,29 @@ def decision_lines(summary: RunSummary) -> list[str]:
             f"{f' [{numbers}]' if numbers else ''}"
         )
     return lines
+
+
+def plan_lines(summary: RunSummary) -> list[str]:
+    """What was planned, against what was measured, and why it was planned so."""
+    if summary.plan is None:
+        return []
+    return [*plan_headline(summary.plan), *(f"- {one}" for one in summary.plan.reasons)]
+
+
+def plan_headline(plan: PlanSummary) -> list[str]:
+    """The plan in one line, and what would be faster, if anything."""
+    return [planned_against_measured(plan), *([f"hint: {plan.hint}"] if plan.hint else [])]
+
+
+def planned_against_measured(plan: PlanSummary) -> str:
+    """The plan in one line."""
+    text = f"planned: {plan.chosen} ({plan.bound}), predicted step {seconds(plan.predicted_s)}"
+    if plan.measured_s is None or plan.error is None:
+        return f"{text}; no step was made by it"
+    return (
+        f"{text}, measured {seconds(plan.measured_s)} over {_count(plan.num_steps, 'step')} "
+        f"({plan.error:+.0%})"
+    )
 
 
 def exit_lines(summary: RunSummary) -> list[str]:

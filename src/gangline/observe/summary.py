@@ -90,6 +90,27 @@ class DecisionSummary(msgspec.Struct, frozen=True, kw_only=True):
     numbers: Mapping[str, float | None]
 
 
+class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The last plan of the run, and what came of it."""
+
+    chosen: str
+    structure: str
+    """How the members exchange, in one line; empty where all are in one ring."""
+    bound: str
+    step: int
+    """The last step that it was made from."""
+    predicted_s: float
+    measured_s: float | None
+    """The median of the steady steps after it that were exchanged as it says."""
+    num_steps: int
+    """How many those are."""
+    error: float | None
+    """Predicted over measured, less 1."""
+    reasons: list[str]
+    hint: str
+    """What would be faster and is left to people; empty: nothing."""
+
+
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the report says."""
 
@@ -121,4 +142,5 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[WorkerSummary]
     views: list[ViewSummary]
     decisions: list[DecisionSummary]
+    plan: PlanSummary | None
     warnings: list[str]

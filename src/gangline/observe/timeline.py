@@ -18,6 +18,7 @@ from gangline.spec.event import (
     EventsLost,
     LogOpened,
     PacingMeasured,
+    PlanMade,
     RunEnded,
     RunStarted,
     StepDone,
@@ -72,6 +73,8 @@ class Timeline(msgspec.Struct, kw_only=True):
     """The epochs that were finished."""
     views: dict[int, ViewAdopted] = {}
     decisions: list[Decision] = []
+    plans: list[PlanMade] = []
+    """In the order in which they were made."""
     ready: dict[int, WorkerReady] = {}
     pacing: dict[int, PacingMeasured] = {}
     """The last word of each emulated worker: it covers the whole run."""
@@ -135,6 +138,8 @@ def _place(timeline: Timeline, event: AnyEvent) -> None:
             timeline.views.setdefault(event.view, event)
         case Decision():
             _add_decision(timeline.decisions, event)
+        case PlanMade():
+            timeline.plans.append(event)
         case WorkerReady():
             timeline.ready[event.worker] = event
         case PacingMeasured():

@@ -15,11 +15,12 @@ from torch import Tensor
 from gangline.runtime import backward
 from gangline.runtime.checkpoint import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
 from gangline.runtime.loader import evaluation_loader
-from gangline.runtime.order import ShuffledOrder, order_of
+from gangline.runtime.order import DrawnOrder, ShuffledOrder, order_of
 from gangline.runtime.preparation import Options, set_up
 from gangline.runtime.refusals import check_loader
 from gangline.runtime.session import Session, open_session
-from gangline.spec.errors import UsageError
+from gangline.spec.errors import UnsupportedError, UsageError
+from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from gangline.collectives import Group
     from gangline.runtime.training import Training
+    from gangline.spec.view import Whole
     from gangline.spec.wire import WireSettings
 
 DEFAULT_TIMEOUT_S = 300.0
@@ -78,7 +80,8 @@ def prepare(
     every: int = DEFAULT_EVERY,
     keep: int = DEFAULT_KEEP,
     resume: bool | None = None,
-    non_finite: str = "keep",
+    sync: str | None = None,
+    non_finite: str | None = None,
 ) -> Any:
     """Makes models, optimizers and a DataLoader take part in the job; returns them in the same order.
 
@@ -100,9 +103,13 @@ def prepare(
       `every` steps; the newest `keep` stay.
     - `resume`: go on from the newest good checkpoint in that folder, if there is one (default: what
       `gangline run --resume` says).
-    - `non_finite`: what to do where a worker's gradient is infinite or not a number: "keep" sums it,
-      as one process would (and a GradScaler expects); "evict" ends that worker with a GradientError,
-      and the others do the batch without it. Either way an event names the worker.
+    - `sync`: how tightly groups of workers are held together: "full" (the default, exact), "none",
+      "percentage(0.25)", "local(16)", "local(16, nesterov)" or "flexible". Default: what
+      `gangline run --sync` says.
+    - `non_finite`: what to do where a worker's gradient is infinite, not a number, or out of all
+      proportion: "keep" sums it, as one process would (and a GradScaler expects); "evict" ends that
+      worker with a GradientError, and the others do the batch without it. Either way an event names
+      the worker. Default: what `gangline run --non-finite` says, or else "keep".
     """
     session = _session()
     if _job.training is not None:
@@ -123,6 +130,7 @@ def prepare(
         if checkpoint is None
         else CheckpointOptions(folder=Path(checkpoint), every=every, keep=keep),
         resume=resume,
+        sync=None if sync is None else parse_sync(sync),
         non_finite=non_finite,
     )
     training, prepared = set_up(session, objects, options)
@@ -133,12 +141,14 @@ def prepare(
 
 def rank() -> int:
     """This worker's rank: 0 … world_size() - 1."""
-    return _session().group.rank
+    whole = _whole()
+    return _session().group.rank + (0 if whole is None else whole.first_rank)
 
 
 def world_size() -> int:
     """How many workers the job has."""
-    return _session().group.size
+    whole = _whole()
+    return _session().group.size if whole is None else whole.workers
 
 
 def is_main() -> bool:
@@ -199,7 +209,10 @@ def mean(value: float | Tensor, weight: float = 1.0) -> float | Tensor:
         return total
 
     training = _job.training
-    flat = _session().communicator.call(add) if training is None else training.collective(add)
+    if training is None:
+        flat = _session().communicator.call(add)
+    else:
+        flat = training.add_up(training.collective(add))
     result = (flat[:-1] / flat[-1]).view_as(local)
     if isinstance(value, Tensor):
         return result.to(value.device, value.dtype if value.is_floating_point() else None)
@@ -224,6 +237,13 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
         length=len(loader.dataset),  # type: ignore[arg-type]
         seed=0,
     )
+    whole = _whole()
+    if whole is not None and isinstance(order, DrawnOrder):
+        raise UnsupportedError(
+            f"the evaluation's order is {order.name}: where groups train at their own pace, every "
+            "group would draw an order of its own. Leave out the sampler, or choose the samples by "
+            "torch.utils.data.Subset"
+        )
     # In a shuffled evaluation nothing depends on the order, so none needs to be agreed.
     is_free = isinstance(order, ShuffledOrder)
     indices = range(order.length) if is_free else order.indices(0, _agree_on_order)
@@ -232,6 +252,9 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
     else:
         view, own_rank = _job.training.view_now()
         shares = view.shares
+        if view.whole is not None:  # the other teams' parts are before this one's, and behind it
+            after = view.whole.samples - view.whole.first_sample - sum(shares)
+            shares, own_rank = (view.whole.first_sample, *shares, max(0, after)), own_rank + 1
     return evaluation_loader(loader, indices, shares=shares, rank=own_rank)
 
 
@@ -253,6 +276,11 @@ def shutdown() -> None:
     if session is not None:
         session.close()
     atexit.unregister(shutdown)
+
+
+def _whole() -> Whole | None:
+    """The job that this worker's team is a part of; None where the team is the job."""
+    return None if _job.training is None else _job.training.views.newest.whole
 
 
 def _session() -> Session:

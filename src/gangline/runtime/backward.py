@@ -98,3 +98,9 @@ def listen(listener: BackwardListener) -> None:
 def stop_listening() -> None:
     """Puts torch's own function back."""
     _door.close()
+
+
+def has_closure(args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an optimizer's `step` was given a closure, which will run its own backward pass."""
+    given: list[Callable[..., Any] | None] = [*args[1:], kwargs.get("closure")]
+    return any(callable(item) for item in given)

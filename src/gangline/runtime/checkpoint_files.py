@@ -14,12 +14,10 @@ Nothing is read before its checksum was compared, nothing is unpickled, and no l
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
 import shutil
-import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,9 +27,9 @@ from safetensors.torch import load_file, save_file
 
 from gangline.runtime.handshake import Introduction
 from gangline.spec.errors import LogError
+from gangline.spec.plainfile import open_plain, read_plain
 
 if TYPE_CHECKING:
-    from io import BufferedReader
     from pathlib import Path
 
     from torch import Tensor
@@ -123,7 +121,7 @@ class CheckpointFolder:
     def latest(self) -> int | None:
         """The step that the marker names; None where there is no usable marker."""
         try:
-            text = _read_plain(self.root / LATEST).decode("ascii").strip()
+            text = read_plain(self.root / LATEST).decode("ascii").strip()
         except (OSError, UnicodeDecodeError):
             return None
         match = _FOLDER.fullmatch(text)
@@ -132,7 +130,10 @@ class CheckpointFolder:
     def move_latest(self, step: int) -> None:
         """Lets the marker name this step, in one piece."""
         partial = self.root / f"{_UNFINISHED[0]}{LATEST}-{os.getpid()}"
-        partial.write_text(f"{self.path_of(step).name}\n")
+        partial.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(open_plain(partial, flags), "w") as file:
+            file.write(f"{self.path_of(step).name}\n")
         _seal(partial)
         partial.replace(self.root / LATEST)
         _sync_folder(self.root)
@@ -172,7 +173,7 @@ class CheckpointFolder:
                     raise LogError(f"{path / name} holds no tensors: {error}") from error
         if STATE not in manifest.files or STATE_TENSORS not in tensors:
             raise LogError(f"{path / MANIFEST} names no {STATE} or no {STATE_TENSORS}")
-        return manifest, Contents(_read_plain(path / STATE), tensors)
+        return manifest, Contents(read_plain(path / STATE), tensors)
 
     def prune(self, written: int, *, keep: int) -> None:
         """Removes what is older than the newest `keep`, and what an abandoned branch left behind."""
@@ -223,25 +224,10 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _read_plain(path: Path) -> bytes:
-    """A file's bytes; raises OSError for a link."""
-    with _open_plain(path) as file:
-        return file.read()
-
-
-def _open_plain(path: Path) -> BufferedReader:
-    """Opens a file; raises OSError for a link, and for a pipe or a device, which would never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
-    return os.fdopen(descriptor, "rb")
-
-
 def _read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
-        manifest = msgspec.json.decode(_read_plain(path), type=Manifest)
+        manifest = msgspec.json.decode(read_plain(path), type=Manifest)
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -258,7 +244,7 @@ def _read_manifest(folder: Path) -> Manifest:
 
 def _verify(path: Path, expected: FileSum) -> None:
     try:
-        with _open_plain(path) as file:
+        with os.fdopen(open_plain(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

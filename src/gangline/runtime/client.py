@@ -19,6 +19,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from gangline.collectives.wire.forking import close_in_children
+from gangline.runtime.linkprobe import answer
 from gangline.runtime.messages import (
     MAX_MESSAGE_BYTES,
     CheckpointAnswered,
@@ -26,23 +27,29 @@ from gangline.runtime.messages import (
     Dismissed,
     Failed,
     FromCoordinator,
+    FromTeam,
     FromWorker,
     Gathered,
     Goodbye,
     Hello,
+    Knock,
     Leaving,
     Measured,
+    MeasureLink,
     Ping,
     Pong,
     Probe,
     Probed,
     Ready,
     Refused,
+    ServeLink,
+    ToTeam,
     ViewPublished,
     decode_from_coordinator,
     encode,
 )
 from gangline.runtime.probing import find_reached
+from gangline.runtime.teampost import TeamPost
 from gangline.runtime.tls import client_context, explain
 from gangline.spec.errors import ExchangeAborted, LaunchError, LeftBehindError
 
@@ -61,6 +68,8 @@ _GATHER_S = 0.02
 """Measurements of steps shorter than this are sent together: waking a thread costs the loop more
 than making the message."""
 _KEPT_VIEWS = 64
+_POST_WAIT_S = 600.0
+"""How long a team waits for the coordinator, which may be away, or for the other teams."""
 _RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _UNAUTHORISED = (401, 403)
 
@@ -89,6 +98,12 @@ class ControlClient:
         """Whether this worker may go."""
         self.newest_recovery = -1
         """The newest group that replaced a broken one."""
+        self.entered = -1
+        """The group that this worker has entered."""
+        self.has_moved = False
+        """Whether the newest view is that of another team than this worker has been in."""
+        self.post = TeamPost()
+        """What it was told as a member of a team."""
         self._break_off = break_off
         self._waiting_s = waiting_s
         self._standing: dict[type[FromWorker], FromWorker] = {}
@@ -122,8 +137,9 @@ class ControlClient:
     def send(self, message: FromWorker) -> None:
         """Queues a message; never waits. What the coordinator must know is said again to a new one."""
         if isinstance(message, Leaving):
-            self._standing = {Leaving: message}
-        elif isinstance(message, Ready | Failed):
+            of_team = {k: one for k, one in self._standing.items() if isinstance(one, FromTeam)}
+            self._standing = {**of_team, Leaving: message}
+        elif isinstance(message, Ready | Failed | FromTeam):
             self._standing = {**self._standing, type(message): message}
         with self._send_lock:
             self._gathering.append(message)
@@ -131,6 +147,10 @@ class ControlClient:
             if not isinstance(message, Measured) or now_s - self._handed_over_s >= _GATHER_S:
                 self._handed_over_s = now_s
                 self._outgoing.put(self._take_gathered())
+
+    def withdraw(self, kind: type[FromWorker]) -> None:
+        """What was last said of this kind does not hold any more."""
+        self._standing = {one: said for one, said in self._standing.items() if one is not kind}
 
     def _take_gathered(self) -> list[FromWorker]:
         gathered, self._gathering = self._gathering, []
@@ -184,12 +204,35 @@ class ControlClient:
         def find() -> tuple[View | None] | None:
             if gathering is not None and self.gathering > gathering:
                 raise ExchangeAborted("a founder was lost before the first view")
-            view = self._published[self.newest_view].view if self._published else None
-            if view is not None and view.group > last and worker in view.members:
-                return (view,)
-            return (None,) if self.is_dismissed else None
+            return self._find_group(last, worker)
 
         return self._wait(find, timeout_s, "a view with this worker in it")[0]
+
+    def poll_group(self, last: int, *, worker: int, timeout_s: float) -> tuple[View | None] | None:
+        """As `wait_group`; None where there is no such view in time."""
+        return self._poll(lambda: self._find_group(last, worker), timeout_s)
+
+    def is_out(self, worker: int, *, last: int) -> bool:
+        """Whether the coordinator is there, and others went on from the group `last` without it."""
+        view = self._published[self.newest_view].view if self._published else None
+        is_without = view is not None and view.group > last and worker not in view.members
+        return is_without and self._connection is not None
+
+    def _find_group(self, last: int, worker: int) -> tuple[View | None] | None:
+        view = self._published[self.newest_view].view if self._published else None
+        if view is not None and view.group > last and worker in view.members:
+            return (view,)
+        return (None,) if self.is_dismissed else None
+
+    def wait_post(self, find: Callable[[], T | None], what: str) -> T:
+        """Waits for what the coordinator tells a team. Raises ExchangeAborted where it is broken."""
+
+        def find_or_give_up() -> T | None:
+            if self.has_moved or self.newest_recovery > self.entered:
+                raise ExchangeAborted("this team is not what it was")
+            return find()
+
+        return self._wait(find_or_give_up, _POST_WAIT_S, what)
 
     def cut(self, for_s: float) -> None:
         """Takes the line down, and up again after so many seconds: a fault to be survived."""
@@ -223,6 +266,15 @@ class ControlClient:
     # --- threads ---------------------------------------------------------------------------------
 
     def _wait(self, find: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        found = self._poll(find, timeout_s)
+        if found is None:
+            raise LaunchError(
+                f"waited {timeout_s:.0f} s for {what}, in vain: look whether all workers and the "
+                "coordinator are running (`gangline status`)"
+            )
+        return found
+
+    def _poll(self, find: Callable[[], T | None], timeout_s: float) -> T | None:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while True:
@@ -233,10 +285,7 @@ class ControlClient:
                     return found
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise LaunchError(
-                        f"waited {timeout_s:.0f} s for {what}, in vain: look whether all workers and "
-                        "the coordinator are running (`gangline status`)"
-                    )
+                    return None
                 self._changed.wait(left)
 
     def _receive(self) -> None:
@@ -294,6 +343,11 @@ class ControlClient:
             case Refused(reason=reason, is_left_behind=is_left_behind):
                 self._refuse(reason, is_left_behind=is_left_behind)
                 return
+            case Knock() | ServeLink() | MeasureLink():
+                threading.Thread(
+                    target=self._survey, args=(message,), name="gangline-survey", daemon=True
+                ).start()
+                return
             case Probe():
                 threading.Thread(
                     target=self._probe, args=(message,), name="gangline-probe", daemon=True
@@ -313,11 +367,28 @@ class ControlClient:
                 self._hello = msgspec.structs.replace(self._hello, worker=message.worker)
             elif isinstance(message, CheckpointAnswered):
                 self._answers[message.step] = message
+            elif isinstance(message, ToTeam):
+                self.post.put(message)
             elif isinstance(message, ViewPublished):
+                self._note_team(message.view)
                 self._published[message.view.number] = message
                 for old in sorted(self._published)[:-_KEPT_VIEWS]:
                     del self._published[old]
             self._changed.notify_all()
+
+    def _note_team(self, view: View) -> None:
+        """Views and groups of another team have numbers of their own."""
+        known = next(iter(self._published.values()), None)
+        if known is None or view.whole is None or known.view.whole is None:
+            return
+        if known.view.whole.team != view.whole.team:
+            self._published.clear()
+            self.has_moved = True
+            self.newest_recovery = -1
+            self.post.forget_leases()
+
+    def _survey(self, asked: Knock | ServeLink | MeasureLink) -> None:
+        answer(asked, token=self._token, host=self._hello.address.host, send=self.send)
 
     def _probe(self, probe: Probe) -> None:
         addresses = dict(zip(probe.workers, probe.addresses, strict=True))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PIECE_BYTES = 32 << 20
+_SHORT = 60
+"""Up to so many characters a field is shown as it is."""
 
 
 class Introduction(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +41,16 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
     optimizers: tuple[str, ...]
     shares: tuple[float, ...] | None
     stateful: tuple[str, ...]
+
+    def traits(self) -> dict[str, str]:
+        """All fields in short, for who does not compare them itself: long ones by their hash."""
+        shown = {name: repr(getattr(self, name)) for name in self.__struct_fields__}
+        return {
+            name: text
+            if len(text) <= _SHORT
+            else f"those with the hash {sha256(text.encode()).hexdigest()[:16]}"
+            for name, text in shown.items()
+        }
 
 
 _WHAT_TO_DO = {

@@ -41,6 +41,14 @@ class Plan(Protocol):
     @property
     def is_past(self) -> bool: ...
 
+    def reach(self, stop: int, *, length: int) -> int:
+        """How far this worker's group may go in its order of the epoch: up to `stop`, or less."""
+        ...
+
+    def locate(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Where in the epoch's order this part of the group's own order is."""
+        ...
+
     def collective(self, exchange: Callable[[Group], T], key: tuple[Any, ...] | None) -> T: ...
 
     def begin_epoch(self) -> bool: ...
@@ -93,21 +101,25 @@ class ShareSampler:
     def __len__(self) -> int:
         return self.steps_per_epoch * self._num_micros
 
+    @property
+    def _usable_length(self) -> int:
+        """How many samples of the order are used."""
+        rest = self._order.length % self._global_batch if self._drop_last else 0
+        return self._order.length - rest
+
     def __iter__(self) -> Iterator[list[int]]:
         """From the job's position to the end of the epoch."""
         position = self._plan.position
         indices = self._order.indices(position.epoch, self._plan.collective)
         self.drawn.clear()
         step, start = position.step, position.start
-        while start < self._order.length:
+        while True:
             view, rank = self._plan.view_for(step)
             if rank is None:
                 return
-            stop = start + view.global_batch
-            if stop > self._order.length:
-                if self._drop_last:
-                    return
-                stop = self._order.length
+            stop = self._plan.reach(start + view.global_batch, length=self._usable_length)
+            if stop <= start:
+                return
             cut = Window(position.epoch, step, start, stop)
             for handout in self._cut(view, rank, cut):
                 self.drawn.append(handout)
@@ -141,8 +153,10 @@ class ShareSampler:
 
     def _indices_of(self, handout: Handout, indices: Sequence[int], *, ghost: int) -> list[int]:
         if handout.samples == 0:  # a ghost: it keeps this worker's loop in step, and counts nothing
-            return [indices[ghost]] * self._minimum
-        return list(indices[handout.start : handout.stop])
+            ((place, _),) = self._plan.locate(ghost, ghost + 1)
+            return [indices[place]] * self._minimum
+        parts = self._plan.locate(handout.start, handout.stop)
+        return [index for low, high in parts for index in indices[low:high]]
 
 
 class ShareLoader:

@@ -26,34 +26,52 @@ if TYPE_CHECKING:
     from gangline.collectives import Group
     from gangline.runtime.handshake import Introduction
     from gangline.runtime.position import Position
+    from gangline.runtime.probation import Probation
     from gangline.runtime.session import Session
     from gangline.runtime.snapshot import Snapshot
     from gangline.spec.view import View
 
 T = TypeVar("T")
 
-VIEW_WAIT_S = 600.0
-"""How long a worker that lost its group waits for the coordinator, which may be away itself."""
-
 
 class Membership:
     """Enters groups, and makes the members of a new one alike."""
 
     def __init__(
-        self, session: Session, introduction: Introduction, snapshot: Snapshot, *, group: int
+        self,
+        session: Session,
+        introduction: Introduction,
+        snapshot: Snapshot,
+        *,
+        group: int,
+        probation: Probation,
     ) -> None:
         self._session = session
         self._introduction = introduction
         self._snapshot = snapshot
+        self._probation = probation
         self._broken_s: float | None = None
         self.group = group
         """The number of the group that this worker is in, or was in last."""
+        if session.client is not None:
+            session.client.entered = group
         self.results: Results = {}
 
     @property
     def is_broken(self) -> bool:
         """Whether the group is lost, so that nothing can be exchanged."""
-        return self._broken_s is not None
+        client = self._session.client
+        return self._broken_s is not None or (client is not None and client.has_moved)
+
+    def move(self) -> None:
+        """This worker's team is no more, and it enters another one: nothing of the old one counts."""
+        client, door = self._session.client, self._session.door
+        assert client is not None
+        assert door is not None
+        client.has_moved = False
+        client.entered = self.group = -1
+        door.forget_groups()
+        self.results = {}
 
     def fail(self, error: ExchangeError, position: Position) -> None:
         """An exchange failed. Raises it where nobody could mend the group."""
@@ -70,9 +88,8 @@ class Membership:
         client = self._session.client
         assert client is not None
         while True:
-            view = client.wait_group(
-                self.group, worker=self._session.place.worker, timeout_s=VIEW_WAIT_S
-            )
+            worker = self._session.place.worker
+            view = self._probation.await_group(client, self.group, worker=worker)
             if view is None:
                 return None
             truth = self.enter(view, position)
@@ -88,7 +105,10 @@ class Membership:
         door = self._session.door
         assert client is not None
         assert door is not None
-        key = GroupKey(run=self._session.place.run, view=view.group, attempt=0)
+        client.entered = view.group
+        # Teams number their groups each for itself, and the founders met in another one before.
+        attempt = 0 if view.whole is None else 1 + view.whole.team
+        key = GroupKey(run=self._session.place.run, view=view.group, attempt=attempt)
         communicator = self._session.communicator
         try:
             communicator.make(
@@ -144,5 +164,6 @@ class Membership:
                 num_behind=truth.num_behind,
                 took_s=time.perf_counter() - self._broken_s,
                 reason=view.reason,
+                team=0 if view.whole is None else view.whole.team,
             )
         )

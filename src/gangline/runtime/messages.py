@@ -11,10 +11,13 @@ import msgspec
 
 from gangline.spec.address import WireAddress
 from gangline.spec.structure import Structure
+from gangline.spec.sync import IN_STEP, Sync
 from gangline.spec.view import View
 
 PROTOCOL_VERSION = 2
 MAX_MESSAGE_BYTES = 1 << 20
+MAX_SUMMED = 32768
+"""So many values at once can be added up over all teams."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -56,6 +59,12 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     """A founder's: which gathering it has shaken hands in."""
     structure: Structure | None = None
     """How the workers shall exchange; None: all in one ring."""
+    traits: dict[str, str] = {}
+    """What it trains, in short: a newcomer's must be those of the founders."""
+    gradient_bytes: int = 0
+    """What is exchanged per step."""
+    sync: Sync = IN_STEP
+    """How tightly groups of workers are held together."""
 
 
 class Measured(Message, frozen=True, kw_only=True, tag="measured"):
@@ -65,6 +74,19 @@ class Measured(Message, frozen=True, kw_only=True, tag="measured"):
     view: int
     samples: int
     compute_s: float
+    exchange_s: float = 0.0
+    """From the last gradient until the exchanged one was there, waiting for others included."""
+    other_s: float = 0.0
+    """Loading and updating."""
+    hops: tuple[tuple[int, float], ...] = ()
+    """How many seconds a MiB takes to peers, by their rank, where that is known."""
+
+
+class Shown(Message, frozen=True, kw_only=True, tag="shown"):
+    """What a worker that waits outside of the view shows: how fast it computes now."""
+
+    slowdown: float
+    """How many times as long as when it was prepared the same computation takes."""
 
 
 class Metrics(Message, frozen=True, kw_only=True, tag="metrics"):
@@ -123,6 +145,96 @@ class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
     reason: str
 
 
+class LeaseAsked(Message, frozen=True, kw_only=True, tag="lease_asked"):
+    """The worker's team wants samples. All its members ask, and are told the same."""
+
+    epoch: int
+    number: int
+    """Which of the team's leases in this epoch, from 0."""
+    length: int
+    """How many samples the epoch has."""
+
+
+class Reached(Message, frozen=True, kw_only=True, tag="reached"):
+    """The worker's team has come to a place at which all teams are to be merged, and waits."""
+
+    epoch: int
+    offset: int
+    """How many samples of the epoch the team has used."""
+    step: int
+    is_end: bool
+    """Whether nothing is left for it in this epoch."""
+    after: int = -1
+    """The newest round that the team has taken part in."""
+
+
+class RoundDone(Message, frozen=True, kw_only=True, tag="round_done"):
+    """All members of the worker's team hold the mean of a round."""
+
+    number: int
+    epoch: int
+    offset: int
+    """How many samples of the epoch the team had used when its copy was taken."""
+    busy_s: float
+    """How long the round has kept the team from computing."""
+    exchange_s: float
+    """How long the leaders exchanged."""
+    drift: float
+    """How far the team's copy is from the mean, by how far the mean has moved since the last round."""
+    sent_bytes: int
+
+
+class RoundFailed(Message, frozen=True, kw_only=True, tag="round_failed"):
+    """The leaders' exchange failed."""
+
+    number: int
+    error: str
+
+
+class Told(Message, frozen=True, kw_only=True, tag="told"):
+    """A team's part of a sum over all teams, outside of the epochs."""
+
+    epoch: int
+    call: int
+    """Which call since the last batch."""
+    values: tuple[float, ...]
+
+
+class Knocked(Message, frozen=True, kw_only=True, tag="knocked"):
+    """How long peers took to accept a connection."""
+
+    number: int
+    times_s: tuple[float, ...]
+    """In the order of the question; -1 where a peer did not accept."""
+
+
+class LinkServed(Message, frozen=True, kw_only=True, tag="link_served"):
+    """A peer may measure the way to this worker, at this port."""
+
+    number: int
+    port: int
+
+
+class LinkFound(Message, frozen=True, kw_only=True, tag="link_found"):
+    """What lies between this worker and a peer."""
+
+    number: int
+    latency_s: float = 0.0
+    """One way."""
+    num_bytes: int = 0
+    """Of a large message."""
+    there_s: tuple[float, ...] = ()
+    """Large messages, with a tiny answer."""
+    back_s: tuple[float, ...] = ()
+    """The other way."""
+    error: str = ""
+    """Why there is nothing, where there is nothing."""
+
+
+FromSurveyor = Knocked | LinkServed | LinkFound
+"""What workers answer that are asked to measure links."""
+
+
 # --- from the coordinator --------------------------------------------------------------------------
 
 
@@ -164,12 +276,86 @@ class Dismissed(Message, frozen=True, kw_only=True, tag="dismissed"):
     """The worker may go, for good: when the newest view without it holds, or its group is lost."""
 
 
+class Knock(Message, frozen=True, kw_only=True, tag="knock"):
+    """Asks how long these peers take to accept a connection."""
+
+    number: int
+    addresses: tuple[WireAddress, ...]
+
+
+class ServeLink(Message, frozen=True, kw_only=True, tag="serve_link"):
+    """Asks to let one peer measure the way to this worker."""
+
+    number: int
+
+
+class MeasureLink(Message, frozen=True, kw_only=True, tag="measure_link"):
+    """Asks to measure the way to a peer, which serves at this address."""
+
+    number: int
+    address: WireAddress
+
+
 class Probe(Message, frozen=True, kw_only=True, tag="probe"):
     """Asks which of these workers can be reached."""
 
     number: int
     workers: tuple[int, ...]
     addresses: tuple[WireAddress, ...]
+
+
+class LeaseGranted(Message, frozen=True, kw_only=True, tag="lease_granted"):
+    """The team may use the samples start … stop - 1 of the epoch; none are left where these agree."""
+
+    epoch: int
+    number: int
+    start: int
+    stop: int
+
+
+class RoundOpened(Message, frozen=True, kw_only=True, tag="round_opened"):
+    """The teams are to be merged: their leaders exchange, at the next step that all members know it."""
+
+    number: int
+    group: int
+    """The number of the leaders' group: rounds of one group share connections."""
+    leaders: tuple[int, ...]
+    addresses: tuple[WireAddress, ...]
+    is_whole: bool = False
+    """All teams wait for it."""
+    is_end: bool = False
+    """It ends an epoch: optimizer state is merged, too."""
+    compression: str = "none"
+    """How the leaders shorten what they send."""
+
+
+class RoundClosed(Message, frozen=True, kw_only=True, tag="round_closed"):
+    """A round is over: its mean is taken by all teams, or by none."""
+
+    number: int
+    is_committed: bool
+    sync: Sync
+    """How the teams are held together from here on."""
+
+
+class EpochClosed(Message, frozen=True, kw_only=True, tag="epoch_closed"):
+    """All teams have used what they were given of the epoch, and are merged."""
+
+    epoch: int
+    step: int
+    """The number of the next step, for all teams."""
+    round: int
+    """The round that merged them."""
+    is_complete: bool
+    """Whether every sample was used. Else a team was lost, and its samples are to be had."""
+
+
+class Heard(Message, frozen=True, kw_only=True, tag="heard"):
+    """The sum over all teams of what they told."""
+
+    epoch: int
+    call: int
+    values: tuple[float, ...]
 
 
 class Pong(Message, frozen=True, kw_only=True, tag="pong"):
@@ -190,16 +376,45 @@ FromWorker = (
     Hello
     | Ready
     | Measured
+    | Shown
     | Metrics
     | Ping
     | Failed
     | Probed
+    | Knocked
+    | LinkServed
+    | LinkFound
     | CheckpointWritten
     | Exhausted
     | Leaving
     | Goodbye
+    | LeaseAsked
+    | Reached
+    | RoundDone
+    | RoundFailed
+    | Told
 )
-FromCoordinator = Gathered | ViewPublished | CheckpointAnswered | Dismissed | Probe | Pong | Refused
+FromTeam = LeaseAsked | Reached | RoundDone | RoundFailed | Told
+"""What only workers say whose groups train at their own pace."""
+FromCoordinator = (
+    Gathered
+    | ViewPublished
+    | CheckpointAnswered
+    | Dismissed
+    | Probe
+    | Knock
+    | ServeLink
+    | MeasureLink
+    | Pong
+    | Refused
+    | LeaseGranted
+    | RoundOpened
+    | RoundClosed
+    | EpochClosed
+    | Heard
+)
+ToTeam = LeaseGranted | RoundOpened | RoundClosed | EpochClosed | Heard
+"""What only such workers are told."""
 
 _from_worker = msgspec.msgpack.Decoder(FromWorker)
 _from_coordinator = msgspec.msgpack.Decoder(FromCoordinator)

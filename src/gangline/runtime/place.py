@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from gangline.eventlog import NullWriter
 from gangline.runtime.environment import TorchRun
 from gangline.spec.announcement import read_announcement
+from gangline.spec.sync import IN_STEP, Sync
 from gangline.spec.tokens import make_token, read_token
 
 if TYPE_CHECKING:
@@ -48,9 +49,14 @@ class Place:
     structure: Structure | None = None
     """How the founders exchange; None: all in one ring."""
     resume: bool = False
+    non_finite: str | None = None
+    sync: Sync = IN_STEP
+    """How tightly groups of workers are held together, where the script does not say."""
     faults: tuple[Fault, ...] = ()
     replaces: int = -1
     """The worker in whose place this one was started; -1: nobody's."""
+    probe_steps: int = 0
+    """Above 0, this script is measured, and ends after so many steps."""
     own_coordinator: CoordinatorServer | None = field(default=None, repr=False)
     """Under torchrun the first worker serves the coordinator itself."""
 
@@ -61,6 +67,13 @@ def place_of(launch: Launch | TorchRun | None, *, timeout_s: float) -> Place:
         return Place(launcher="none", run="local")
     if isinstance(launch, TorchRun):
         return _place_of_torchrun(launch, timeout_s=timeout_s)
+    if launch.probe_steps:
+        return Place(
+            launcher="gangline",
+            run=launch.run,
+            run_dir=launch.run_dir,
+            probe_steps=launch.probe_steps,
+        )
     return Place(
         launcher="gangline",
         run=launch.run,
@@ -76,6 +89,8 @@ def place_of(launch: Launch | TorchRun | None, *, timeout_s: float) -> Place:
         allocation=launch.allocation,
         structure=launch.structure,
         resume=launch.resume,
+        non_finite=launch.non_finite,
+        sync=launch.sync,
         faults=launch.faults,
         replaces=launch.replaces,
     )
@@ -97,9 +112,9 @@ def _place_of_torchrun(launch: TorchRun, *, timeout_s: float) -> Place:
     server = None
     if launch.worker == 0:
         # Only here, so that the other workers do not carry a web server in their memory.
-        from gangline.runtime.coordinator import CoordinatorServer, Hub, Keys
+        from gangline.runtime.coordinator import CoordinatorServer, Federation, Keys
 
-        hub = Hub(run=launch.run, expected_workers=launch.workers, events=NullWriter())
+        hub = Federation(run=launch.run, expected_workers=launch.workers, events=NullWriter())
         token = make_token()
         server = CoordinatorServer(
             hub, keys=Keys.of_worker(token), host=_host_to_serve(launch.host)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Position(NamedTuple):
@@ -25,3 +25,9 @@ class Position(NamedTuple):
     def at_start(cls) -> Position:
         """Nothing has been done."""
         return cls(step=0, phase=0, handed_out=-1, calls=0, epoch=0, start=0)
+
+    def is_behind(self, call: tuple[Any, ...]) -> bool:
+        """Whether no worker can still need the result of this collective call."""
+        if call[0] == "order":
+            return bool(call[1] < self.epoch)
+        return bool(call[0] < self.handed_out - 1)

@@ -19,28 +19,31 @@ from gangline.runtime.checkpoint import Checkpointer, CheckpointOptions
 from gangline.runtime.checkpoint_files import CheckpointFolder
 from gangline.runtime.faults import Faults
 from gangline.runtime.handshake import Introduction, compare, copy_state, copy_tensors
+from gangline.runtime.instruments import Instruments
 from gangline.runtime.layout import Layout, build_layout
 from gangline.runtime.loader import ShareLoader, ShareSampler, order_seed, rebuild
 from gangline.runtime.messages import Ready
 from gangline.runtime.metrics import MetricsProbe
 from gangline.runtime.order import Order, order_of
 from gangline.runtime.prepared import Prepared
-from gangline.runtime.refusals import check_loader, check_models, check_optimizers
+from gangline.runtime.refusals import check_apart, check_loader, check_models, check_optimizers
 from gangline.runtime.resuming import Source, Start, agree_on_start
+from gangline.runtime.selfprobe import ProbeSchedule, tell_workload
 from gangline.runtime.session import Session, now
-from gangline.runtime.training import Instruments, Training
+from gangline.runtime.training import Training
 from gangline.runtime.views import ViewSchedule
 from gangline.spec import View
 from gangline.spec.errors import ExchangeError, LaunchError, UnsupportedError, UsageError
 from gangline.spec.event import Decision, WorkerReady
+from gangline.spec.launch import check_non_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gangline.collectives import Group
+    from gangline.spec.sync import Sync
 
 REDUCTIONS = ("mean", "sum")
-NON_FINITE = ("keep", "evict")
 DEFAULT_ALLOCATION = "balanced"
 _VIEW_WAIT_S = 60.0
 
@@ -59,7 +62,8 @@ class Options:
     max_share: int | None
     checkpoint: CheckpointOptions | None = None
     resume: bool | None = None
-    non_finite: str = "keep"
+    non_finite: str | None = None
+    sync: Sync | None = None
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -68,10 +72,8 @@ class Options:
             raise UsageError(
                 f"reduction must be one of {', '.join(REDUCTIONS)}, not {self.reduction!r}"
             )
-        if self.non_finite not in NON_FINITE:
-            raise UsageError(
-                f"non_finite must be one of {', '.join(NON_FINITE)}, not {self.non_finite!r}"
-            )
+        if self.non_finite is not None:
+            check_non_finite(self.non_finite, name="non_finite")
         if self.weight is not None and self.reduction == "sum":
             raise UsageError(
                 "a sum-reduced loss needs no weight: leave out weight=, or make the loss a mean"
@@ -114,6 +116,8 @@ def set_up(
 ) -> tuple[Training, list[Any]]:
     """The training, and the user's objects with the loader replaced."""
     request = _check(session, objects, options)
+    is_elastic = session.client is None or session.client.is_elastic
+    check_apart(request.prepared.sync, request.order, is_elastic=is_elastic)
     layout = build_layout(request.prepared.models, request.prepared.optimizers)
     introduction = _introduce(request, layout)
     # Pacing comes first: its hooks must run before those that send the gradients.
@@ -138,7 +142,7 @@ def set_up(
         request.prepared,
         layout,
         introduction=introduction,
-        views=ViewSchedule(view, session.client),
+        views=_schedule(session, request, view),
         instruments=instruments,
     )
     _begin(session, training, view, start)
@@ -147,11 +151,20 @@ def set_up(
     return training, [shared if item is request.loader else item for item in objects]
 
 
+def _schedule(session: Session, request: Request, view: View) -> ViewSchedule:
+    steps = session.place.probe_steps
+    if not steps:
+        return ViewSchedule(view, session.client)
+    size = _gradient_bytes(request.prepared.models)
+    session.record(tell_workload(global_batch=request.global_batch, gradient_bytes=size, t=now()))
+    return ProbeSchedule(view, steps=steps, minimum=request.minimum)
+
+
 def _begin(session: Session, training: Training, view: View, start: Start | None) -> None:
     """Takes the place in the job from which the loop goes on."""
     if start is not None:
         training.resume(start)
-    if session.is_late:
+    if session.is_late or view.whole is not None:
         training.join(view)
     elif session.group.rank == 0:
         training.record_view(training.views.latest)
@@ -188,7 +201,8 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
             models=models,
             optimizers=optimizers,
             stateful=options.stateful,
-            evicts_non_finite=options.non_finite == "evict",
+            sync=options.sync or session.place.sync,
+            evicts_wrong=(options.non_finite or session.place.non_finite) == "evict",
         ),
         loader=loader,
         options=options,
@@ -305,10 +319,10 @@ def _take_part(
     while not session.is_late:
         try:
             seed, start = _become_founder(session, request, layout, introduction, seed)
-            return *_first_view(session, request, seed), start
+            return *_first_view(session, request, introduction, seed), start
         except ExchangeError as error:
             session.found_again(error)
-    return *_first_view(session, request, seed), None
+    return *_first_view(session, request, introduction, seed), None
 
 
 def _become_founder(
@@ -333,6 +347,12 @@ def _become_founder(
         return start
 
     start = session.communicator.call(shake_hands)
+    if start is not None and start.position.start and prepared.sync.is_relaxed:
+        raise UsageError(
+            f"the checkpoint {start.source} was taken after {start.position.start} samples of an "
+            f"epoch, and with sync={str(prepared.sync)!r} a job goes on from the end of one only: "
+            "resume it with sync='full'"
+        )
     return int(agreed) if start is None else start.seed, start
 
 
@@ -364,7 +384,9 @@ def _tell_start(session: Session, start: Start | None) -> None:
     )
 
 
-def _first_view(session: Session, request: Request, seed: int) -> tuple[View, int]:
+def _first_view(
+    session: Session, request: Request, introduction: Introduction, seed: int
+) -> tuple[View, int]:
     """The first view with this worker in it, and the seed of the job's order."""
     client = session.client
     if client is None:
@@ -382,6 +404,9 @@ def _first_view(session: Session, request: Request, seed: int) -> tuple[View, in
             seed=seed,
             attempt=session.gathering,
             structure=session.place.structure,
+            sync=request.prepared.sync,
+            traits=introduction.traits(),
+            gradient_bytes=_gradient_bytes(request.prepared.models),
         )
     )
     found = client.wait_group(
@@ -393,6 +418,12 @@ def _first_view(session: Session, request: Request, seed: int) -> tuple[View, in
     if found is None:
         raise LaunchError("this worker was asked to leave before it could take part")
     return found, client.seed
+
+
+def _gradient_bytes(models: Sequence[nn.Module]) -> int:
+    """What a step exchanges, as far as parameters are trained now; one that is shared counts once."""
+    trained = {p for model in models for p in model.parameters() if p.requires_grad}
+    return sum(parameter.numel() * parameter.itemsize for parameter in trained)
 
 
 def _check_shares(shares: Sequence[float], workers: int) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gangline.spec.sync import IN_STEP, Sync
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,5 +22,7 @@ class Prepared:
     models: Sequence[nn.Module]
     optimizers: Sequence[torch.optim.Optimizer]
     stateful: Sequence[Any]
-    evicts_non_finite: bool = False
-    """Whether a worker whose gradient is not finite is put out, and its batch done by the others."""
+    sync: Sync = IN_STEP
+    """How tightly groups of workers are held together, as asked for."""
+    evicts_wrong: bool = False
+    """Whether a worker whose gradient is wrong is put out, and its batch done by the others."""

@@ -13,10 +13,14 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from gangline.runtime.layout import optimizer_parameters
+from gangline.runtime.order import DrawnOrder
 from gangline.spec.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from gangline.runtime.order import Order
+    from gangline.spec.sync import Sync
 
 
 def check_models(models: Sequence[nn.Module]) -> None:
@@ -63,6 +67,23 @@ def check_optimizers(
                 f"the {type(optimizer).__name__} optimizer trains no parameter of the given models: "
                 "give prepare() the model that it was made for"
             )
+
+
+def check_apart(sync: Sync, order: Order, *, is_elastic: bool) -> None:
+    """Refuses what groups that train at their own pace cannot share."""
+    if not sync.is_relaxed:
+        return
+    if isinstance(order, DrawnOrder):
+        raise UnsupportedError(
+            f"with sync={str(sync)!r} the order of the samples cannot be {order.name}: every group "
+            "would draw an order of its own, and samples would be used twice or not at all. Use "
+            "shuffle=True or no sampler, or train with sync='full'"
+        )
+    if not is_elastic:
+        raise UnsupportedError(
+            f"with sync={str(sync)!r} groups come together over the transport wire or wire-tcp: "
+            "choose one of these, or train with sync='full'"
+        )
 
 
 def check_loader(loader: DataLoader[object]) -> None:

@@ -10,7 +10,7 @@ another worker's state runs the user's loop from there, and moves them itself.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     import torch
 
     from gangline.runtime.prepared import Prepared
+
+
+class Companion(Protocol):
+    """Something with state that goes with that of the models."""
+
+    def export(self) -> dict[str, Any]: ...
+
+    def load(self, state: dict[str, Any], /) -> None: ...
 
 
 class Snapshot:
@@ -37,6 +45,8 @@ class Snapshot:
         self._buffers: list[Tensor] = []
         self._groups: list[dict[str, Any]] = []
         self._states: list[Any] = []
+        self.companion: Companion | None = None
+        """What else those that are behind must copy."""
         self.take()
 
     def take(self) -> None:
@@ -65,6 +75,7 @@ class Snapshot:
             "buffers": self._buffers,
             "groups": self._groups,
             "states": self._states,
+            "companion": None if self.companion is None else self.companion.export(),
         }
 
     def load(self, exported: dict[str, Any]) -> None:
@@ -77,6 +88,8 @@ class Snapshot:
         self._buffers = exported["buffers"]
         self._groups = exported["groups"]
         self._states = exported["states"]
+        if self.companion is not None:
+            self.companion.load(exported["companion"])
         self.restore()
 
     def _live_buffers(self) -> Sequence[Tensor]:

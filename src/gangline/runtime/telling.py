@@ -7,14 +7,25 @@ from typing import TYPE_CHECKING
 
 from gangline.runtime.messages import Measured
 from gangline.runtime.session import Session, now
-from gangline.spec.event import LinkMeasured, PacingMeasured, StepDone, ViewAdopted
+from gangline.spec.event import (
+    EpochDone,
+    GradientNotFinite,
+    GradientTooLarge,
+    LinkMeasured,
+    PacingMeasured,
+    StepDone,
+    ViewAdopted,
+)
 
 if TYPE_CHECKING:
     from gangline.emulation.pacing import Pacer
     from gangline.runtime.handout import Handout
     from gangline.runtime.metrics import MetricsProbe
+    from gangline.runtime.scrutiny import Wrong
     from gangline.runtime.stepclock import StepTimes
     from gangline.runtime.views import Adoption
+
+_MEBIBYTE = float(1 << 20)
 
 
 def tell_view(session: Session, adoption: Adoption) -> None:
@@ -29,12 +40,18 @@ def tell_view(session: Session, adoption: Adoption) -> None:
             shares=list(view.shares),
             reason=view.reason,
             structure="" if view.structure is None else str(view.structure),
+            team=0 if view.whole is None else view.whole.team,
         )
     )
 
 
 def tell_step(
-    session: Session, handout: Handout, times: StepTimes, *, probe: MetricsProbe | None
+    session: Session,
+    handout: Handout,
+    times: StepTimes,
+    *,
+    team: int,
+    probe: MetricsProbe | None,
 ) -> None:
     """A step was made: what it used, and what it cost."""
     _tell_coordinator(session, handout, times, probe)
@@ -52,6 +69,7 @@ def tell_step(
             data_s=times.data_s,
             exchange_s=times.exchange_s,
             update_s=times.update_s,
+            team=team,
         )
     )
 
@@ -68,6 +86,9 @@ def _tell_coordinator(
             view=handout.view,
             samples=handout.share,
             compute_s=times.compute_s,
+            exchange_s=times.exchange_s,
+            other_s=times.data_s + times.update_s,
+            hops=_hops(session),
         )
     )
     if probe is not None:
@@ -76,6 +97,40 @@ def _tell_coordinator(
         )
         if metrics is not None:
             client.send(metrics)
+
+
+def tell_wrong(session: Session, wrong: Wrong, *, step: int) -> None:
+    """Says that this worker's own gradient is wrong."""
+    worker = session.place.worker
+    if wrong.is_finite:
+        session.record(
+            GradientTooLarge(t=now(), worker=worker, step=step, norm=wrong.norm, usual=wrong.usual)
+        )
+    else:
+        session.record(GradientNotFinite(t=now(), worker=worker, step=step))
+
+
+def _hops(session: Session) -> tuple[tuple[int, float], ...]:
+    """What a MiB takes to the peers, where that is known."""
+    return tuple(
+        (hop.peer, _MEBIBYTE / hop.flow_bytes_per_s)
+        for hop in session.group.hops()
+        if hop.flow_bytes_per_s > 0
+    )
+
+
+def tell_epoch(session: Session, epoch: int, *, step: int, samples: int, team: int) -> None:
+    """An epoch is over, for this worker and all others."""
+    session.record(
+        EpochDone(
+            t=now(),
+            worker=session.place.worker,
+            epoch=epoch,
+            step=step,
+            samples=samples,
+            team=team,
+        )
+    )
 
 
 def tell_pacing(session: Session, pacer: Pacer) -> None:

@@ -7,7 +7,6 @@ and everybody who looks for it there, uses the same.
 
 from __future__ import annotations
 
-import os
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gangline.spec.errors import UsageError
+from gangline.spec.plainfile import read_plain, replace_plain
 
 if TYPE_CHECKING:
     from gangline.runtime.certificates import Authority
@@ -33,9 +33,7 @@ class TlsFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def write(self, run_dir: Path) -> None:
         """Notes the files in the run folder."""
-        partial = run_dir / f"{TLS_FILE}.{os.getpid()}"
-        partial.write_bytes(msgspec.json.encode(self))
-        partial.replace(run_dir / TLS_FILE)
+        replace_plain(run_dir / TLS_FILE, msgspec.json.encode(self))
 
     def applied_to(self, settings: WireSettings) -> WireSettings:
         """The same settings of the wire, with these files."""
@@ -56,7 +54,7 @@ def read_tls_files(run_dir: Path) -> TlsFiles | None:
     """The files that a run uses; None where it does not use TLS."""
     path = run_dir / TLS_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=TlsFiles)
+        return msgspec.json.decode(read_plain(path), type=TlsFiles)
     except FileNotFoundError:
         return None
     except OSError as error:

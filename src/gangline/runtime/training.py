@@ -3,39 +3,41 @@
 
 from __future__ import annotations
 
-import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from gangline.collectives import SoloGroup
 from gangline.runtime.agreement import Agreed, Statement
+from gangline.runtime.backward import has_closure
 from gangline.runtime.buffers import Buffers
 from gangline.runtime.checkpoint_state import RandomNumbers
 from gangline.runtime.faults import Faults
+from gangline.runtime.gradient_checks import check_sizes
 from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
 from gangline.runtime.leaving import Departure
 from gangline.runtime.membership import Membership
 from gangline.runtime.position import Position
+from gangline.runtime.probation import Probation
+from gangline.runtime.rates import check_rates, rates_checksum
+from gangline.runtime.scrutiny import Scrutiny
 from gangline.runtime.session import Session, now
 from gangline.runtime.snapshot import Snapshot
 from gangline.runtime.stepclock import StepClock
-from gangline.runtime.telling import tell_links, tell_pacing, tell_step, tell_view
-from gangline.spec.errors import ExchangeError, GradientError, MismatchError, UsageError
-from gangline.spec.event import EpochDone, GradientNotFinite
+from gangline.runtime.teaming import Teaming
+from gangline.runtime.telling import tell_epoch, tell_links, tell_pacing, tell_step, tell_view
+from gangline.spec.errors import ExchangeError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
     from gangline.collectives import Group
-    from gangline.emulation.pacing import Pacer
-    from gangline.runtime.checkpoint import Checkpointer
     from gangline.runtime.handout import Handout
     from gangline.runtime.handshake import Introduction
+    from gangline.runtime.instruments import Instruments
     from gangline.runtime.layout import Layout
-    from gangline.runtime.metrics import MetricsProbe
     from gangline.runtime.prepared import Prepared
     from gangline.runtime.regroup import Truth
     from gangline.runtime.resuming import Start
@@ -43,15 +45,6 @@ if TYPE_CHECKING:
     from gangline.spec.view import View
 
 T = TypeVar("T")
-
-
-class Instruments(NamedTuple):
-    """What is attached to a training for measuring, for emulation and for keeping its state."""
-
-    pacer: Pacer | None = None
-    probe: MetricsProbe | None = None
-    faults: Faults | None = None
-    checkpointer: Checkpointer | None = None
 
 
 class Training:
@@ -75,6 +68,7 @@ class Training:
         self.is_past = False
         """Whether the user's loop is in an epoch that the job has left behind: it is alone there."""
         self._loop_epoch = 0
+        self._is_in_epoch = False
         self._is_void = False
         self._clock = StepClock()
         self._pacer, self._probe = instruments.pacer, instruments.probe
@@ -84,11 +78,19 @@ class Training:
         self._faults.watch(prepared.models)
         self._buffers = Buffers(prepared.models)
         self._gradients = Gradients(layout, self._buffers, session.communicator)
+        self._scrutiny = Scrutiny()
         self._guard = LayoutGuard(prepared.models, prepared.optimizers, layout)
         self._snapshot = Snapshot(prepared)
         self._membership = Membership(
-            session, introduction, self._snapshot, group=views.newest.group
+            session,
+            introduction,
+            self._snapshot,
+            group=views.newest.group,
+            probation=Probation(self._faults, prepared.models),
         )
+        self._teaming = Teaming(session, prepared, views, self._membership)
+        self._snapshot.companion = self._teaming.team
+        self._agreed: Agreed | None = None
         self._hidden: list[torch.Tensor | None] | None = None
         self._departure = Departure(session)
         self._is_alone = session.client is None
@@ -116,6 +118,12 @@ class Training:
         worker = self.session.place.worker
         return view, view.rank_of(worker) if worker in view.members else len(view.members)
 
+    def reach(self, stop: int, *, length: int) -> int:
+        return self._teaming.reach(self.position, stop, length=length)
+
+    def locate(self, start: int, stop: int) -> list[tuple[int, int]]:
+        return self._teaming.locate(start, stop)
+
     @property
     def has_left(self) -> bool:
         """Whether this worker takes part no longer."""
@@ -138,6 +146,7 @@ class Training:
             return False
         epoch, self._loop_epoch = self._loop_epoch, self._loop_epoch + 1
         self._clock.lap()
+        self._is_in_epoch = True
         if epoch > self.position.epoch:
             self._set(epoch=epoch, start=0)
         was_past, self.is_past = self.is_past, epoch < self.position.epoch
@@ -150,7 +159,7 @@ class Training:
     def hand_out(self, handout: Handout, weight: float | Future[float]) -> None:
         self.handout = handout
         self._set(handed_out=handout.step, calls=0)
-        self._membership.forget(lambda key: _is_old(key, self.position))
+        self._membership.forget(self.position.is_behind)
         self._gradients.start(
             weight,
             is_update=handout.is_update,
@@ -180,23 +189,24 @@ class Training:
         self._gradients.stop()
         self._faults.reach("end", self.position.step)
         self.collective(_meet)
+        is_complete = self.has_left or self._is_void or self._meet_teams()
         if self.has_left:
             return True
         if self._is_void:
             self._restart()
             if self.position.epoch == epoch:
                 return False
-        self.session.record(
-            EpochDone(
-                t=now(),
-                worker=self.session.place.worker,
-                epoch=epoch,
-                step=self.position.step,
-                samples=samples,
-            )
+        elif not is_complete:
+            return False
+        tell_epoch(
+            self.session, epoch, step=self.position.step, samples=samples, team=self._teaming.number
         )
+        self._is_in_epoch = False
         if self.position.epoch == epoch:
             self._set(epoch=epoch + 1, start=0)
+        if self._teaming.team is not None:  # only here are all teams alike
+            self._snapshot.take()
+            self._offer_checkpoint()
         if self._pacer is not None:
             tell_pacing(self.session, self._pacer)
         tell_links(self.session)
@@ -281,61 +291,30 @@ class Training:
             phase=0,
             gradients=0,
             buffers=0,
-            rates=self._rates_checksum(),
+            rates=rates_checksum(self.prepared.optimizers),
             newest_view=self.views.held,
             last_cut=self.views.last_cut,
-            non_finite=self.session.place.worker + 1,
+            usual=self._scrutiny.usual,
+            evicts=int(self.prepared.evicts_wrong),
         )
         self._faults.reach("exchange", handout.step)
         try:
-            agreed = self._gradients.exchange(statement)
+            agreed = self._gradients.exchange(self._teaming.stated(statement))
+            check_sizes(agreed, self._scrutiny, self.session, self.views.at(handout.step))
         except ExchangeError as error:
             self._membership.fail(error, self.position)
             self._void()
             return
         self._clock.exchanged()
-        if agreed.most.non_finite and not self._is_sound(agreed, handout):
-            return
-        self._check_rates(agreed)
+        self._agreed = agreed
+        check_rates(agreed)
         adoption = self.views.agree(agreed)
         if adoption is not None and self.session.group.rank == 0:
             self.record_view(adoption)
 
-    def _is_sound(self, agreed: Agreed, handout: Handout) -> bool:
-        """Somebody's gradient is not finite: whether the sum is taken all the same."""
-        worker = self.session.place.worker
-        is_evicted = self.prepared.evicts_non_finite
-        if not self._gradients.is_finite:
-            self.session.record(GradientNotFinite(t=now(), worker=worker, step=handout.step))
-            if is_evicted:
-                raise GradientError(
-                    f"the gradient of worker {worker} is not finite at step {handout.step}: its "
-                    "machine computes wrongly, or its samples are broken. The others go on without "
-                    'it, as prepare(non_finite="evict") says'
-                )
-        if is_evicted:
-            culprit = agreed.most.non_finite - 1
-            error = ExchangeError(f"the gradient of worker {culprit} is not finite")
-            self._membership.fail(error, self.position)
-            self._void()
-        return not is_evicted
-
     def record_view(self, adoption: Adoption) -> None:
         """Writes down from which step on a view holds, and why."""
         tell_view(self.session, adoption)
-
-    def _rates_checksum(self) -> int:
-        groups = [group for opt in self.prepared.optimizers for group in opt.param_groups]
-        rates = [group["lr"] for group in groups if "lr" in group]
-        return zlib.crc32(repr([float(rate) for rate in rates]).encode())
-
-    def _check_rates(self, agreed: Agreed) -> None:
-        if agreed.differ("rates"):
-            raise MismatchError(
-                f"the learning rates differ between workers at step {agreed.most.step}: a scheduler "
-                "follows a value that each worker computes for itself. Give it the mean over all "
-                "workers, e.g. scheduler.step(gangline.mean(loss, weight=num_samples))"
-            )
 
     # --- optimizer steps -------------------------------------------------------------------------
 
@@ -348,7 +327,7 @@ class Training:
         if handout is None or self._is_passing_through:
             return
         is_due = handout.is_update and not self._is_void and not self._gradients.num_exchanged
-        if is_due and not _has_closure(args, kwargs):
+        if is_due and not has_closure(args, kwargs):
             self._gradients.begin()
             if self._gradients.finish_local(is_forced=True):
                 self._exchange(handout)
@@ -371,10 +350,11 @@ class Training:
         if not self._is_void:
             self.handout = None
             self._set(step=handout.step + 1, phase=0, start=handout.window_stop)
+            self._teaming.after_step(self._agreed, self.position)
             self._snapshot.take()
-            if self._checkpointer is not None:
-                self._checkpointer.offer(self.position, self._snapshot, self._membership)
-            tell_step(self.session, handout, times, probe=self._probe)
+            if self._teaming.team is None:
+                self._offer_checkpoint()
+            tell_step(self.session, handout, times, team=self._teaming.number, probe=self._probe)
             self._faults.reach("between", handout.step)
         if self._membership.is_broken and not self.has_left:
             self._recover()
@@ -390,12 +370,49 @@ class Training:
             return False
         return True
 
+    # --- teams that train at their own pace ------------------------------------------------------
+
+    def _meet_teams(self) -> bool:
+        """At the end of the epoch: waits for the other teams; False where there is more to do."""
+        team = self._teaming.team
+        while team is not None and not (self.has_left or self._is_void):
+            if self._membership.is_broken:
+                self._recover()
+                continue
+            try:
+                closed = team.meet(self.position, is_end=True)
+            except ExchangeError as error:
+                self._membership.fail(error, self.position)
+                continue
+            assert closed is not None
+            self._set(step=closed.step)
+            return closed.is_complete
+        return True
+
+    def _offer_checkpoint(self) -> None:
+        if self._checkpointer is not None and self._teaming.is_first:
+            self._checkpointer.offer(self.position, self._snapshot, self._membership)
+
+    def add_up(self, team_sum: torch.Tensor) -> torch.Tensor:
+        """The sum over all teams of what a collective call brought: outside of the epochs."""
+        team, place = self._teaming.team, (self.position.epoch, self.position.calls)
+        while team is not None and not (self._is_in_epoch or self.is_past):
+            try:
+                values = team.add_up(team_sum.tolist(), epoch=place[0], call=place[1])
+                return torch.tensor(values, dtype=team_sum.dtype)
+            except ExchangeError as error:
+                self._membership.fail(error, self.position)
+                self._recover()
+        return team_sum
+
     # --- losing and finding each other -----------------------------------------------------------
 
     def _recover(self) -> None:
         if self.handout is not None and self._gradients.num_exchanged > self.position.phase:
             self._void()  # a gradient was exchanged, but not applied: it is lost with the group
         self._faults.reach("regroup", self.position.step)
+        if self._teaming.come_over():
+            self.position = Position.at_start()
         found = self._membership.recover(self.position)
         if found is None:
             self._leave()
@@ -465,6 +482,7 @@ class Training:
             self._checkpointer.close()
         self._faults.close()
         self._departure.close()
+        self._teaming.close()
         self._gradients.close()
         if self._pacer is not None:
             self._pacer.remove()
@@ -474,16 +492,3 @@ def _meet(group: Group) -> bool:
     """Nobody goes on before everybody is here."""
     group.all_reduce(torch.zeros(1))
     return True
-
-
-def _is_old(key: tuple[Any, ...], position: Position) -> bool:
-    """Whether no worker can still need the result of this call."""
-    if key[0] == "order":
-        return bool(key[1] < position.epoch)
-    return bool(key[0] < position.handed_out - 1)
-
-
-def _has_closure(args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether `step` was given a closure, which will run its own backward pass."""
-    given: list[Callable[..., Any] | None] = [*args[1:], kwargs.get("closure")]
-    return any(callable(item) for item in given)

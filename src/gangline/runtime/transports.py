@@ -16,7 +16,7 @@ from gangline.collectives.gloo import GlooGroup
 from gangline.collectives.hierarchy import connect_tree
 from gangline.collectives.nccl import NcclGroup, check_available
 from gangline.collectives.wire import WireAddress, WireOptions
-from gangline.spec.errors import ExchangeAborted, UsageError
+from gangline.spec.errors import ExchangeAborted, UnsupportedError, UsageError
 from gangline.spec.launch import TRANSPORTS
 
 if TYPE_CHECKING:
@@ -38,12 +38,22 @@ class Door(Protocol):
 
     def connect(self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]) -> Group: ...
 
+    def connect_beside(
+        self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]
+    ) -> Group:
+        """A group beside the members' own, made by another thread: `give_up` leaves it alone."""
+        ...
+
     def cancel(self, key: GroupKey) -> None:
         """Breaks off a `connect` for this group, from another thread."""
         ...
 
     def give_up(self, *, before: tuple[int, int]) -> None:
         """Breaks off a `connect` for a group below this view and attempt, from another thread."""
+        ...
+
+    def forget_groups(self) -> None:
+        """Groups are numbered anew: what was given up says nothing of those to come."""
         ...
 
     def close(self) -> None: ...
@@ -76,17 +86,22 @@ class WireDoor:
         try:
             if (key.view, key.attempt) < self._least:
                 raise ExchangeAborted(f"group {key} was given up before it was there")
-            return wire.connect(
-                key,
-                rank=rank,
-                addresses=list(addresses),
-                listener=self._listener,
-                token=self._token,
-                timeout_s=self._timeout_s,
-                options=self._options,
-            )
+            return self.connect_beside(key, rank=rank, addresses=addresses)
         finally:
             self._connecting = None
+
+    def connect_beside(
+        self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]
+    ) -> Group:
+        return wire.connect(
+            key,
+            rank=rank,
+            addresses=list(addresses),
+            listener=self._listener,
+            token=self._token,
+            timeout_s=self._timeout_s,
+            options=self._options,
+        )
 
     def cancel(self, key: GroupKey) -> None:
         self._listener.cancel(key)
@@ -99,6 +114,9 @@ class WireDoor:
         while self._connecting is key and self._listener.find(key) is None:
             time.sleep(_REGISTER_S)  # it is just about to ask the listener
         self._listener.cancel(key)
+
+    def forget_groups(self) -> None:
+        self._least = (0, 0)
 
     def close(self) -> None:
         self._listener.close()
@@ -113,11 +131,21 @@ class StoreDoor:
         self._met_at = self._own
         self.address = WireAddress(host=host, port=self._own.port)
 
+    def connect_beside(
+        self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]
+    ) -> Group:
+        raise UnsupportedError(
+            "groups that train at their own pace need the transport wire or wire-tcp"
+        )
+
     def cancel(self, key: GroupKey) -> None:
         """Torch's stores cannot be interrupted: it ends at its time limit."""
 
     def give_up(self, *, before: tuple[int, int]) -> None:
         """Torch's stores cannot be interrupted; these transports lose a job with its first fault."""
+
+    def forget_groups(self) -> None:
+        """Nothing is remembered."""
 
     def _meet(self, rank: int, addresses: Sequence[WireAddress]) -> TCPStore:
         """The store of the first member, which may be this one."""

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gangline.control import ControlState, PublishView, WorkersJoined, WorkersLost, decide
+from gangline.control import (
+    ControlState,
+    KeepPlan,
+    PublishView,
+    Say,
+    SpareMeasured,
+    TakeBack,
+    WorkersJoined,
+    WorkersLost,
+    decide,
+)
 from gangline.control.changes import Changes
 from gangline.control.watch import Watch
 
@@ -17,7 +27,7 @@ if TYPE_CHECKING:
 
     from gangline.control import ControlEvent, ControlOptions, StepMeasured
     from gangline.simulation.clock import VirtualClock
-    from gangline.spec.event import Decision
+    from gangline.spec.event import Decision, PlanMade
 
 TICK_S = 0.05
 """How often the coordinator looks whether somebody is missing."""
@@ -32,7 +42,7 @@ class SimulatedCoordinator:
         *,
         clock: VirtualClock,
         publish: Callable[[PublishView], None],
-        say: Callable[[Decision], None],
+        say: Callable[[Decision | PlanMade], None],
     ) -> None:
         self.state = ControlState.begin(options)
         self._clock = clock
@@ -61,7 +71,11 @@ class SimulatedCoordinator:
             if isinstance(command, PublishView):
                 self._begin_group(command)
                 self._publish(command)
-            else:
+            elif isinstance(command, KeepPlan):
+                self._say(command.made)
+            elif isinstance(command, TakeBack):
+                self._changes.want_in(command.worker)
+            elif isinstance(command, Say):
                 self._say(command.decision)
 
     def hear(self, workers: Iterable[int]) -> None:
@@ -84,11 +98,22 @@ class SimulatedCoordinator:
         """A worker says that an exchange of its group failed."""
         view = self.state.view
         assert view is not None
+        if self.state.oversight.spare(worker) is not None:
+            return  # it was put out for being slow, and shows when it is not any more
         if worker not in view.members:
             self._changes.want_in(worker)
         elif group == view.group:
             self._watch.report_failure(worker, "a peer is gone", self._clock.now)
             self._look()
+
+    @property
+    def spares(self) -> tuple[int, ...]:
+        """Who was put out for being slow, and was not asked back yet."""
+        return tuple(one.worker for one in self.state.oversight.spares)
+
+    def show(self, worker: int, *, slowdown: float) -> None:
+        """A spare shows how many times as long as at first it takes."""
+        self.tell(SpareMeasured(worker=worker, slowdown=slowdown))
 
     def expect(self, worker: int, *, max_samples: int) -> None:
         """A newcomer is ready to take part."""

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 VIEW_WAIT_S = 600.0
 """How long workers wait for a view that lets them go on, before they give up."""
 
+SHOW_S = 1.0
+"""How often a spare shows how fast it is."""
+
 
 class Simulation:
     """The counterpart of coordinator and workers."""
@@ -53,8 +56,9 @@ class Simulation:
         self._respawns_left = course.respawns
         self._num_coming = 0
         self._is_ticking = False
+        self._shown_s = 0.0
         self._schedule = ViewSchedule(lag_steps=scenario.view_lag_steps)
-        self._yardstick = Yardstick(scenario, options=options, rng=np.random.default_rng(seed))
+        self._yardstick = Yardstick(scenario, options=options, seed=seed)
         self._coordinator = SimulatedCoordinator(
             options, clock=self.world.clock, publish=self._publish, say=sink
         )
@@ -89,6 +93,11 @@ class Simulation:
         """The steps that were done and count."""
         return self._yardstick.history(self.world.position.step)
 
+    @property
+    def link_bytes(self) -> float:
+        """What was sent over limited links."""
+        return self._yardstick.network.crossed_bytes
+
     # --- views -----------------------------------------------------------------------------------
 
     def _publish(self, command: PublishView) -> None:
@@ -104,6 +113,8 @@ class Simulation:
             last_done = world.position.step - 1
             self._schedule.publish(view, last_done=last_done, unaware=unaware)
         self._grouping.receive(command)
+        if view.group != world.view.group:
+            self._attend()
 
     def _found(self, view: View) -> None:
         world = self.world
@@ -185,6 +196,8 @@ class Simulation:
         self._is_ticking = False
         self._coordinator.hear(life.worker for life in world.lives if life.is_well(world.now))
         self._coordinator.tick()
+        if world.now - self._shown_s >= SHOW_S:
+            self._show_spares()
         is_hopeless = not self._num_coming and not any(life.is_alive for life in world.lives)
         is_stuck = world.now - world.progress_s > VIEW_WAIT_S and not self._is_moving()
         if is_hopeless or is_stuck:
@@ -196,6 +209,16 @@ class Simulation:
             world.clock.stop()
         elif not self._is_all_well():
             self._attend()
+
+    def _show_spares(self) -> None:
+        """Who was put out for being slow, and waits, shows how fast it is."""
+        world = self.world
+        self._shown_s = world.now
+        for worker in self._coordinator.spares:
+            life = world.lives[worker]
+            if life.is_well(world.now) and life.lost_group_s is not None:
+                slowdown = self._yardstick.slowdown_of(life, world.position.step, now=world.now)
+                self._coordinator.show(worker, slowdown=slowdown)
 
     def _is_moving(self) -> bool:
         """Whether somebody will wake, come back, or be done with computing by itself."""

@@ -141,6 +141,7 @@ class Grouping:
             for group in [one for one in self._meetings if one < view.group]:
                 del self._meetings[group]
             if world.round is not None:
+                world.is_recalled = world.round.is_over
                 self.break_round(world.round)
         for worker in view.members:
             self.enter(world.lives[worker])
@@ -148,7 +149,7 @@ class Grouping:
     def _note_lost(self, view: View) -> None:
         world = self._world
         lost = tuple(one.worker for one in world.members if one.worker not in view.members)
-        hit_s = min((world.lives[one].struck_s for one in lost), default=world.now)
+        hit_s = min((world.lives[one].struck_s or world.now for one in lost), default=world.now)
         self._hit_s = min(hit_s, self._hit_s) if self._is_recovering else hit_s
         self._is_recovering, self._lost = True, lost
 

@@ -72,4 +72,5 @@ def _measured(reports: Sequence[StepDone]) -> StepMeasured:
         workers=tuple(done.worker for done in reports),
         samples=np.array([done.samples for done in reports], dtype=np.int64),
         compute_s=np.array([done.compute_s for done in reports]),
+        exchange_s=min(done.exchange_s for done in reports),
     )

@@ -22,6 +22,7 @@ from gangline.spec.event import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gangline.simulation.course import Position
     from gangline.simulation.lives import Life
     from gangline.simulation.rounds import Round
     from gangline.simulation.scenario import Scenario, SimulatedNode
@@ -93,13 +94,14 @@ def epoch_events(now: float, done: Round) -> Iterator[EpochDone]:
     if len(done.view.members) > MANY_WORKERS:
         return
     for worker in done.view.members:
-        yield EpochDone(
-            t=now,
-            worker=worker,
-            epoch=done.position.epoch,
-            step=done.position.step,
-            samples=done.position.start,
-        )
+        yield epoch_event(now, worker, done.position)
+
+
+def epoch_event(now: float, worker: int, position: Position) -> EpochDone:
+    """A worker has come to the end of an epoch."""
+    return EpochDone(
+        t=now, worker=worker, epoch=position.epoch, step=position.step, samples=position.start
+    )
 
 
 def step_events(
@@ -108,7 +110,14 @@ def step_events(
     """What these workers log of a step: each its part, or a summary where the group is large."""
     if len(done.view.members) > MANY_WORKERS:
         yield _summary(now, done, workers, scenario=scenario)
-        return
+    else:
+        yield from worker_events(now, done, workers, scenario=scenario)
+
+
+def worker_events(
+    now: float, done: Round, workers: Sequence[int], *, scenario: Scenario
+) -> Iterator[StepDone]:
+    """What each of these workers says of a step."""
     slowest_s = float(done.compute_s.max())
     for worker in workers:
         rank = done.view.rank_of(worker)
@@ -123,7 +132,7 @@ def step_events(
             stop=done.after.start,
             compute_s=float(done.compute_s[rank]),
             data_s=0.0,
-            exchange_s=float(slowest_s - done.compute_s[rank]) + scenario.exchange_s,
+            exchange_s=float(slowest_s - done.compute_s[rank]) + done.exchange_s,
             update_s=scenario.update_s,
         )
 
@@ -144,6 +153,6 @@ def _summary(now: float, done: Round, workers: Sequence[int], *, scenario: Scena
         median_compute_s=float(np.median(compute_s)),
         greatest_compute_s=float(compute_s[slowest]),
         slowest=done.view.members[slowest],
-        exchange_s=scenario.exchange_s,
+        exchange_s=done.exchange_s,
         update_s=scenario.update_s,
     )

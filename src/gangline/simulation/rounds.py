@@ -36,6 +36,8 @@ class Round:
         """When each member is there, by rank."""
         self.lasts_s = 0.0
         """What it takes once all are there."""
+        self.exchange_s = 0.0
+        """The exchange, of that."""
         self.is_broken = False
         self.is_over = False
         self.ahead: set[int] = set()

@@ -43,6 +43,8 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     unreached: tuple[Fault, ...] = ()
     """The faults that the run did not come to."""
     recoveries: tuple[Recovery, ...] = ()
+    link_bytes: float = 0.0
+    """What was sent over limited links."""
     problem: str | None = None
     """Why the run ended before its last step; None if it did not."""
 
@@ -83,5 +85,6 @@ def simulate(
         fired=tuple(run.strikes.fired),
         unreached=run.strikes.unreached,
         recoveries=tuple(run.world.recoveries),
+        link_bytes=run.link_bytes,
         problem=run.problem,
     )

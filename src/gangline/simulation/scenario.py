@@ -14,7 +14,7 @@
     noise = 0.13
     throttles = [{ from_step = 150, to_step = 300, factor = 3.0 }]
 
-A plain cluster file (name, speed, workers) is a scenario as well.
+A plain cluster file is a scenario as well, its places and links included.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ import msgspec
 import numpy as np
 
 from gangline.control import WorkersJoined
+from gangline.simulation.links import SimulatedLink, Spell, check_ends, check_link
 from gangline.simulation.workers import SimulatedWorkers, Slowdown
 from gangline.spec.cluster import check_names
 from gangline.spec.errors import UsageError
+from gangline.spec.sync import parse_sync
 from gangline.spec.toml import read_toml
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -77,8 +80,24 @@ class SimulatedNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     latency_s: float = 0.001
     """Round trip to the coordinator."""
     throttles: tuple[Throttle, ...] = ()
+    link_throttles: tuple[Throttle, ...] = ()
+    """Times in which its way to its peers is slower: the whole exchange takes so many times as long."""
+    spells: tuple[Spell, ...] = ()
+    """Like `throttles`, by the clock instead of by steps."""
+    place: str = ""
+    """Where it is, such as `lab/rack3`; links may lead from place to place."""
+    group: str = ""
+    """Nodes of the same group sum their gradients in every step, whatever `sync` says; without one,
+    each worker is for itself."""
+    bytes_per_s: float | None = None
+    """Of its own link, each way; None: not limited."""
+    delay_s: float = 0.0
+    """Of its own link, each way."""
 
     def __post_init__(self) -> None:
+        check_link(
+            f"node {self.name!r}", bytes_per_s=self.bytes_per_s, delay_s=self.delay_s, jitter_s=0.0
+        )
         for name, value, is_good, expected in (
             ("speed", self.speed, 0 < self.speed < math.inf, "above 0"),
             ("workers", self.workers, self.workers >= 1, "at least 1"),
@@ -98,6 +117,18 @@ class SimulatedNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def _is_above_0(value: float | None) -> bool:
     return value is None or 0 < value < math.inf
+
+
+_NOT_BELOW_0 = (
+    "exchange_s",
+    "update_s",
+    "regroup_s",
+    "respawn_s",
+    "model_bytes",
+    "whole_bytes",
+    "merge_s",
+    "group_drift",
+)
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -122,6 +153,18 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How long the members of a new group take to find each other and to copy the state."""
     respawn_s: float = 3.0
     """How long a worker that is started again takes until it is ready to join."""
+    links: tuple[SimulatedLink, ...] = ()
+    """What lies between places or nodes."""
+    model_bytes: float = 0.0
+    """What an exchange moves: the gradients of a step, or the parameters of a merge."""
+    whole_bytes: float | None = None
+    """What a merge moves for which all wait, optimizer state included; None: as `model_bytes`."""
+    merge_s: float = 0.002
+    """What a merge of groups takes from each group's computing: to copy, and to hand on."""
+    group_drift: float = 0.0
+    """How far the groups' copies are from their mean, by how far the mean has moved."""
+    sync: str = "full"
+    """How groups are held together, where `--sync` does not say."""
 
     def __post_init__(self) -> None:
         if not self.nodes:
@@ -133,9 +176,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             per_sample_s=self.per_sample_s,
             noise=self.noise,
         )
-        for name in ("exchange_s", "update_s", "regroup_s", "respawn_s"):
-            if not 0 <= getattr(self, name) < math.inf:
+        for name in _NOT_BELOW_0:
+            if not 0 <= (getattr(self, name) or 0) < math.inf:
                 raise UsageError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        check_ends(self.nodes, self.links)
+        parse_sync(self.sync)
         if min(self.first_step_factors, default=1) <= 0:
             raise UsageError(
                 f"first_step_factors must be above 0, not {list(self.first_step_factors)}"
@@ -152,6 +197,16 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def worker_nodes(self) -> tuple[SimulatedNode, ...]:
         """The node of each worker, in worker order."""
         return tuple(node for node in self.nodes for _ in range(node.workers))
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The workers of each group, in the order of the first of them."""
+        found: dict[str, list[int]] = {}
+        for worker, node in enumerate(self.worker_nodes):
+            found.setdefault(f"group {node.group}" if node.group else str(worker), []).append(
+                worker
+            )
+        return tuple(tuple(group) for group in found.values())
 
     def founders(self, *, global_batch: int) -> WorkersJoined:
         """All workers, joining. Their speeds are for the run to find out."""
@@ -175,11 +230,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             pause_s=np.array([n.pause_s for n in nodes]),
             memory_bytes=np.array([n.memory_bytes for n in nodes]),
             latency_s=np.array([n.latency_s for n in nodes]),
-            slowdowns=self._slowdowns(),
+            slowdowns=self._slowdowns(lambda node: node.throttles),
+            link_slowdowns=self._slowdowns(lambda node: node.link_throttles),
+            spells={row: node.spells for row, node in enumerate(nodes) if node.spells},
             first_step_factors=self.first_step_factors,
         )
 
-    def _slowdowns(self) -> tuple[Slowdown, ...]:
+    def _slowdowns(
+        self, throttles_of: Callable[[SimulatedNode], tuple[Throttle, ...]]
+    ) -> tuple[Slowdown, ...]:
         found = []
         first = 0
         for node in self.nodes:
@@ -192,7 +251,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                     to_step=throttle.to_step,
                     factor=throttle.factor,
                 )
-                for throttle in node.throttles
+                for throttle in throttles_of(node)
             ]
         return tuple(found)
 

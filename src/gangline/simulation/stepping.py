@@ -100,12 +100,14 @@ class Stepping:
             position,
             started_s=world.now,
             compute_s=self._yardstick.compute_s(
-                samples, step=position.step, faults=self._slow_factors()
+                samples, step=position.step, now=world.now, faults=self._slow_factors()
             ),
         )
         attempt.samples = samples
         attempt.after = Position(step=position.step + 1, epoch=position.epoch, start=stop)
-        attempt.lasts_s = world.scenario.exchange_s + world.scenario.update_s
+        ready_s = float(attempt.ready_s.max())
+        attempt.exchange_s = self._yardstick.exchange_s(position.step, at_s=ready_s)
+        attempt.lasts_s = attempt.exchange_s + world.scenario.update_s
         return attempt
 
     def _slow_factors(self) -> Floats:
@@ -129,10 +131,11 @@ class Stepping:
                 ahead.delay(life.worker, until=life.hung_until, now=world.now)
             if life.has_faults:
                 self._approach(ahead, life)
-        if is_whole:
+        if is_whole and not world.is_recalled:
             self._schedule_end(ahead)
         else:
             self._grouping.break_round(ahead)
+        world.is_recalled = False
 
     def _schedule_end(self, ahead: Round) -> None:
         # After whatever happens to the last one on its way at the same instant.
@@ -183,6 +186,9 @@ class Stepping:
                 workers=done.view.members,
                 samples=done.samples,
                 compute_s=done.compute_s,
+                exchange_s=done.exchange_s,
+                step_s=world.now - done.started_s,
+                hop_s=self._yardstick.hop_s(step),
             ),
             missing={life.worker for life in world.members if not life.is_well(world.now)},
         )

@@ -6,11 +6,14 @@ t = (a + b·n)·slowdown(step)·exp(σ·z) + pause,   z standard normal
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gangline.planning.bounds import Floats, Shares
+from gangline.simulation.links import Spell, factor_at
 
 
 class Slowdown(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -42,6 +45,9 @@ class SimulatedWorkers(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     latency_s: Floats
     """Round trip to the coordinator."""
     slowdowns: tuple[Slowdown, ...] = ()
+    link_slowdowns: tuple[Slowdown, ...] = ()
+    spells: Mapping[int, tuple[Spell, ...]] = {}
+    """Of those workers that have any."""
     first_step_factors: tuple[float, ...] = ()
     """How much longer the first steps take: memory is allocated, kernels are chosen."""
 
@@ -59,13 +65,16 @@ class SimulatedWorkers(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             first_step_factors=self.first_step_factors,
         )
 
-    def slowdown(self, step: int) -> Floats:
-        """How many times as long as at the start each worker takes."""
-        factor = np.exp(self.log_drift * step)
-        for slow in self.slowdowns:
-            if slow.from_step <= step < slow.to_step:
-                factor[slow.workers] *= slow.factor
+    def slowdown(self, step: int, *, now: float = 0.0) -> Floats:
+        """How many times as long as at the start each worker takes, in a step that begins now."""
+        factor = _slowed(np.exp(self.log_drift * step), self.slowdowns, step)
+        for row, spells in self.spells.items():
+            factor[row] *= factor_at(spells, now)
         return factor
+
+    def link_slowdown(self, step: int) -> Floats:
+        """How many times as long as at the start each worker's hops take."""
+        return _slowed(np.ones(len(self.fixed_s)), self.link_slowdowns, step)
 
     def compute_s(
         self, samples: Shares, *, step: int, slowdown: Floats, rng: np.random.Generator
@@ -79,3 +88,10 @@ class SimulatedWorkers(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         if self.pause_probability.any():
             time = time + self.pause_s * (rng.random(count) < self.pause_probability)
         return time
+
+
+def _slowed(factor: Floats, slowdowns: tuple[Slowdown, ...], step: int) -> Floats:
+    for slow in slowdowns:
+        if slow.from_step <= step < slow.to_step:
+            factor[slow.workers] *= slow.factor
+    return factor

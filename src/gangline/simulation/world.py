@@ -38,6 +38,8 @@ class World:
         """What the members of that group do next."""
         self.round: Round | None = None
         """What they are at; None while a new group is being made."""
+        self.is_recalled = False
+        """Whether the group was ended between two rounds: its members find out in the next."""
         self.recoveries: list[Recovery] = []
         self.progress_s = 0.0
         """When something last happened that may lead on."""

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gangline.spec.errors import LaunchError
+from gangline.spec.plainfile import read_plain, replace_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,17 +29,14 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, run_dir: Path) -> None:
         """Puts the file there in one piece, so that nobody reads half of it."""
-        path = self.path_in(run_dir)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(msgspec.json.encode(self))
-        partial.replace(path)
+        replace_plain(self.path_in(run_dir), msgspec.json.encode(self))
 
 
 def read_announcement(run_dir: Path) -> Announcement:
     """Where the run's coordinator says it is; raises LaunchError where it has not said so (yet)."""
     path = Announcement.path_in(run_dir)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Announcement)
+        return msgspec.json.decode(read_plain(path), type=Announcement)
     except OSError as error:
         raise LaunchError(
             f"no coordinator has announced itself in {path} ({error.strerror})"

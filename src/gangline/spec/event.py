@@ -66,6 +66,8 @@ class ViewAdopted(Event, frozen=True, kw_only=True, tag="view_adopted"):
     reason: str
     structure: str = ""
     """How the members exchange, in one line; empty where all are in one ring."""
+    team: int = 0
+    """Which team, where groups train at their own pace."""
 
 
 class StepDone(Event, frozen=True, kw_only=True, tag="step_done"):
@@ -89,6 +91,8 @@ class StepDone(Event, frozen=True, kw_only=True, tag="step_done"):
     waiting for slower workers. The smallest of all workers' values is the exchange itself."""
     update_s: float
     """From the exchanged gradient to the end of the optimizer's step."""
+    team: int = 0
+    """Which team, where groups train at their own pace."""
 
 
 class StepSummary(Event, frozen=True, kw_only=True, tag="step_summary"):
@@ -128,6 +132,8 @@ class Regrouped(Event, frozen=True, kw_only=True, tag="regrouped"):
     took_s: float
     """From noticing (or from the agreed step) until this worker could go on."""
     reason: str
+    team: int = 0
+    """Which team, where groups train at their own pace."""
 
 
 class FaultFired(Event, frozen=True, kw_only=True, tag="fault_fired"):
@@ -149,6 +155,17 @@ class GradientNotFinite(Event, frozen=True, kw_only=True, tag="gradient_not_fini
     step: int
 
 
+class GradientTooLarge(Event, frozen=True, kw_only=True, tag="gradient_too_large"):
+    """A worker's own part of a gradient was out of all proportion, before it was summed."""
+
+    worker: int
+    step: int
+    norm: float
+    """Of the gradient as a mean over this worker's samples, to a few percent."""
+    usual: float
+    """The largest norm that it was compared with."""
+
+
 class EpochDone(Event, frozen=True, kw_only=True, tag="epoch_done"):
     """All batches of an epoch have been handed out and used."""
 
@@ -157,6 +174,8 @@ class EpochDone(Event, frozen=True, kw_only=True, tag="epoch_done"):
     step: int
     samples: int
     """The samples of all workers in this epoch."""
+    team: int = 0
+    """Which team, where groups train at their own pace."""
 
 
 class LinkMeasured(Event, frozen=True, kw_only=True, tag="link_measured"):
@@ -192,6 +211,77 @@ class Decision(Event, frozen=True, kw_only=True, tag="decision"):
     reason: str
     numbers: Mapping[str, float | None]
     """None where a number is not finite: JSON has no such numbers."""
+
+
+class PlanMade(Event, frozen=True, kw_only=True, tag="plan_made"):
+    """How the members should exchange, how long a step should take then, and why."""
+
+    step: int
+    """The last step that it was made from; -1: it was asked for from outside."""
+    chosen: str
+    """The name of the structure, as in the plan's alternatives."""
+    structure: str
+    """How the members exchange, in one line; empty where all are in one ring."""
+    bound: str
+    """`compute-bound`, `memory-bound` or `communication-bound`."""
+    nodes: list[str]
+    shares: list[int]
+    """What each node computes of a batch, if the plan has its way."""
+    compute_s: float
+    exchange_s: float
+    hidden_s: float
+    """The part of the exchange that goes on while nodes compute."""
+    other_s: float
+    """Loading and updating, as measured before."""
+    step_s: float
+    """The predicted step in `structure`, with the shares as they are."""
+    reasons: list[str]
+    hint: str = ""
+    """What would be faster and is left to people: to do without some nodes."""
+
+
+class SamplesLeased(Event, frozen=True, kw_only=True, tag="samples_leased"):
+    """A team that trains at its own pace was given samples of the epoch."""
+
+    team: int
+    epoch: int
+    number: int
+    """Which of the team's leases in this epoch; together, in order, they are the team's own order."""
+    start: int
+    stop: int
+    """The samples start … stop - 1 of the epoch's order."""
+
+
+class LeaseReturned(Event, frozen=True, kw_only=True, tag="lease_returned"):
+    """A team was lost before these samples were merged: others will use them."""
+
+    team: int
+    epoch: int
+    start: int
+    stop: int
+
+
+class RoundEnded(Event, frozen=True, kw_only=True, tag="round_ended"):
+    """The teams were merged; or not, where one of them was lost meanwhile."""
+
+    number: int
+    epoch: int
+    is_committed: bool
+    is_whole: bool
+    """Whether all teams waited for it."""
+    offsets: dict[str, int]
+    """Per team: how many samples of its order were in the copy that it brought."""
+    took_s: float
+    exchange_s: float
+    """How long the leaders exchanged, of the slowest."""
+    busy_s: float
+    """How long it kept a team from computing, of the one it kept longest."""
+    drift: float
+    """How far a team's copy was from the mean, by how far the mean has moved since the last round."""
+    interval_s: float
+    """`flexible`: the time until the next one."""
+    sync: str
+    reason: str
 
 
 class EventsLost(Event, frozen=True, kw_only=True, tag="events_lost"):
@@ -232,10 +322,15 @@ AnyEvent = (
     | StepSummary
     | FaultFired
     | GradientNotFinite
+    | GradientTooLarge
     | EpochDone
     | LinkMeasured
     | PacingMeasured
     | Decision
+    | PlanMade
+    | SamplesLeased
+    | LeaseReturned
+    | RoundEnded
     | EventsLost
     | WorkerEnded
     | RunEnded

@@ -18,3 +18,5 @@ class HopStats(msgspec.Struct, frozen=True, kw_only=True):
     """Payload sent to and received from the peer."""
     corrupt: int
     """Segments whose checksum was wrong."""
+    flow_bytes_per_s: float = 0.0
+    """What the way carried lately while it was busy; 0 until something large enough was sent."""

@@ -10,6 +10,7 @@ import msgspec
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import Fault
 from gangline.spec.structure import Structure
+from gangline.spec.sync import IN_STEP, Sync
 from gangline.spec.wire import WireSettings
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ LAUNCH_VARIABLE = "GANGLINE_LAUNCH"
 TRANSPORTS = ("wire", "wire-tcp", "gloo", "nccl")
 """What can move gradients: our own (sharing memory within a host, or TCP always), torch's on CPUs,
 and torch's between GPUs."""
+
+NON_FINITE = ("keep", "evict")
+"""What happens to a worker whose gradient is wrong: nothing but being named, or it is put out."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,10 +54,16 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How the workers exchange, as a tree of groups; None: all in one ring."""
     resume: bool = False
     """Whether to go on from the newest checkpoint, where the script does not say."""
+    sync: Sync = IN_STEP
+    """How tightly groups of workers are held together, where the script does not say."""
+    non_finite: str | None = None
+    """What happens to a worker whose gradient is wrong; None leaves it to the script."""
     faults: tuple[Fault, ...] = ()
     """What shall go wrong with this worker."""
     replaces: int = -1
     """The worker in whose place it is started; -1: nobody's."""
+    probe_steps: int = 0
+    """Above 0, the worker is a job of one that is measured: it ends after so many steps."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Launch | None:
@@ -72,3 +82,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def to_environment(self) -> dict[str, str]:
         """The variable that `from_environment` reads."""
         return {LAUNCH_VARIABLE: msgspec.json.encode(self).decode()}
+
+
+def check_non_finite(value: str, *, name: str) -> None:
+    """Refuses what is no answer to a wrong gradient; `name` is what the user wrote it behind."""
+    if value not in NON_FINITE:
+        raise UsageError(f"{name} must be one of {', '.join(NON_FINITE)}, not {value!r}")

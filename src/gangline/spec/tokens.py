@@ -9,6 +9,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from gangline.spec.errors import UsageError
+from gangline.spec.plainfile import open_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,7 @@ def write_token(path: Path) -> str:
 def read_token(path: Path) -> str:
     """The token in a file; raises UsageError where there is none, or others could read it, too."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_plain(path.resolve()), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             token = file.read(_MAX_TOKEN_CHARS + 1).decode("ascii").strip()
     except OSError as error:

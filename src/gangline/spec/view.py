@@ -9,6 +9,20 @@ from gangline.spec.errors import UsageError
 from gangline.spec.structure import Structure
 
 
+class Whole(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that a team is a part of, where groups train at their own pace."""
+
+    team: int
+    first_rank: int
+    """How many workers are in the teams before this one."""
+    workers: int
+    """How many there are in all teams."""
+    first_sample: int
+    """How many samples of a global batch the teams before this one use."""
+    samples: int
+    """The global batch."""
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that may change during a run. Views are numbered and never edited.
 
@@ -26,6 +40,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Why this view replaced the one before it, with the numbers that led to it."""
     structure: Structure | None = None
     """How the members exchange, as a tree of groups; None: all in one ring."""
+    whole: Whole | None = None
+    """What the members are a part of; None: they are the job."""
 
     def __post_init__(self) -> None:
         if len(self.members) != len(self.shares):

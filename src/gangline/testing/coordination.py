@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gangline.eventlog import EventWriter, log_path
-from gangline.runtime.coordinator import CoordinatorServer, Hub, Keys
+from gangline.runtime.coordinator import CoordinatorServer, Federation, Keys
 from gangline.spec.announcement import Announcement
 from gangline.spec.tokens import write_token
 
@@ -25,7 +25,7 @@ def coordinator_thread(job: Job) -> Iterator[CoordinatorServer]:
     with EventWriter(
         log_path(job.run_dir, "coordinator"), run=job.run, source="coordinator"
     ) as events:
-        hub = Hub(run=job.run, expected_workers=len(job.speeds), events=events)
+        hub = Federation(run=job.run, expected_workers=len(job.speeds), events=events)
         server = CoordinatorServer(hub, keys=Keys.of_worker(token))
         server.start()
         try:

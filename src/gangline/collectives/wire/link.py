@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _CRC = struct.Struct(">I")
 _MAX_VIEWS = 16
 _BUFFER_BYTES = 4 << 20
-_RTT_OFFSET, _INFO_BYTES = 68, 104
+_INFO_BYTES = 184
+_RTT_OFFSET, _ACKED_OFFSET, _BUSY_OFFSET = 68, 120, 168
 _BROKEN = HANG_UP | select.POLLHUP | select.POLLERR
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -53,14 +54,24 @@ class Link:
         reason = f" ({error})" if error else ""
         return ExchangeError(f"member {self.peer} is gone: it died, or left the group{reason}")
 
-    def measure_latency(self) -> None:
-        """Asks the system for the round-trip time that it keeps for the connection."""
+    def measure(self) -> None:
+        """Asks the system what it keeps of the connection: its round-trip time, and how long it was
+        busy sending. Only that tells the links of a ring apart: all exchange for equally long.
+        """
         if not hasattr(socket, "TCP_INFO"):
             return
-        info = self.socks[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        try:
+            info = self.socks[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        except OSError:  # it was closed meanwhile
+            return
         if len(info) >= _RTT_OFFSET + 4:
             (round_trip_us,) = struct.unpack_from("=I", info, _RTT_OFFSET)
             self.meter.answered(round_trip_us / 2e6)
+        if len(info) >= _INFO_BYTES:
+            (acked,) = struct.unpack_from("=Q", info, _ACKED_OFFSET)
+            busy_us, full_us = struct.unpack_from("=QQ", info, _BUSY_OFFSET)
+            # While the receiver's window is full, it is not the way that is slow.
+            self.meter.flowed(acked, (busy_us - full_us) / 1e6)
 
     def hang_up(self) -> None:
         """Breaks the connections, from any thread; a call that waits on them returns."""

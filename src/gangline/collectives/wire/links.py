@@ -83,9 +83,9 @@ class Links:
         raise ExchangeAborted("the exchange was broken off by this process")
 
     def hops(self) -> list[HopStats]:
-        for link in self._made.values():
-            link.measure_latency()
-        return [meter.stats(peer) for peer, meter in self._meters.items()]
+        for link in list(self._made.values()):
+            link.measure()
+        return [meter.stats(peer) for peer, meter in list(self._meters.items())]
 
     def hang_up(self) -> None:
         """Breaks all connections, from any thread."""

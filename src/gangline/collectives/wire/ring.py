@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 GATHERED_BYTES = 64 << 10
 """Up to so much over all members, everybody sums everything: that takes half the hops."""
+CHAIN_BYTES, CHAIN_PIECES = 64 << 10, 16
+"""A broadcast goes from member to member, and who has received a piece passes it on: in how small, and
+how many pieces, so that the last member is not kept waiting for each of the others to have it all."""
 
 
 class RingExchange:
@@ -87,7 +90,8 @@ class RingExchange:
 
     def broadcast(self, flat: Flat, root: int) -> None:
         operation = self._next(Kind.BROADCAST, flat, root=root)
-        pieces = self._pieces(flat.array, self._num_pieces([flat.array]))
+        by_size = min(CHAIN_PIECES, flat.array.nbytes // CHAIN_BYTES)
+        pieces = self._pieces(flat.array, max(self._num_pieces([flat.array]), by_size))
         is_last = (self._rank + 1) % self._size == root
         traffic = Traffic(
             outgoing=[] if is_last else pieces,

@@ -17,9 +17,23 @@ from starlette.websockets import WebSocketDisconnect
 from gangline.runtime.coordinator.limits import Bucket, Limits
 from gangline.runtime.coordinator.openapi import document
 from gangline.runtime.coordinator.sanity import check_message
-from gangline.runtime.coordinator.status import CertificateRequest, LeaveRequest
-from gangline.runtime.messages import FromCoordinator, Hello, Refused, decode_from_worker, encode
+from gangline.runtime.coordinator.status import (
+    CertificateRequest,
+    LeaveRequest,
+    ReplanRequest,
+    SyncRequest,
+)
+from gangline.runtime.coordinator.survey import Survey
+from gangline.runtime.messages import (
+    FromCoordinator,
+    FromSurveyor,
+    Hello,
+    Refused,
+    decode_from_worker,
+    encode,
+)
 from gangline.spec.errors import UsageError
+from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,7 +43,9 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
     from gangline.runtime.certificates import Authority
-    from gangline.runtime.coordinator.hub import Hub, Outgoing
+    from gangline.runtime.coordinator.federation import Federation
+    from gangline.runtime.coordinator.hub import Outgoing
+    from gangline.spec.address import WireAddress
 
 HELLO_TIMEOUT_S = 10.0
 _TICK_S = 0.05
@@ -44,11 +60,13 @@ _log = logging.getLogger("gangline.coordinator")
 class Desk:
     """Reads what comes, asks the hub, and delivers what it says."""
 
-    def __init__(self, hub: Hub, *, limits: Limits, authority: Authority | None) -> None:
+    def __init__(self, hub: Federation, *, limits: Limits, authority: Authority | None) -> None:
         self._hub = hub
         self._limits = limits
         self._authority = authority
         self._queues: dict[int, asyncio.Queue[FromCoordinator]] = {}
+        self._addresses: dict[int, WireAddress] = {}
+        self._survey: Survey | None = None
         self._deaf: set[int] = set()
         """Workers whose connection is to be closed, as they do not read what they are sent."""
 
@@ -59,6 +77,9 @@ class Desk:
             Route("/openapi.json", self.openapi),
             Route("/api/status", self.status),
             Route("/api/leave", self.leave, methods=["POST"]),
+            Route("/api/replan", self.replan, methods=["POST"]),
+            Route("/api/sync", self.sync, methods=["POST"]),
+            Route("/api/survey", self.survey, methods=["GET", "POST"]),
             Route("/api/certificate", self.certificate, methods=["POST"]),
             WebSocketRoute("/ws/worker", self.worker),
         ]
@@ -89,6 +110,45 @@ class Desk:
         except UsageError as error:
             return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
         return Response(b"{}", media_type="application/json")
+
+    async def replan(self, request: Request) -> Response:
+        """Somebody wants the job to exchange in another structure."""
+        try:
+            asked = msgspec.json.decode(await request.body(), type=ReplanRequest)
+            self._deliver(self._hub.ask_structure(asked))
+        except _UNREADABLE as error:
+            return PlainTextResponse(f"{error}\n", status_code=_BAD_REQUEST)
+        except UsageError as error:
+            return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
+        return Response(b"{}", media_type="application/json")
+
+    async def sync(self, request: Request) -> Response:
+        """Somebody wants groups to be held together in another way."""
+        try:
+            asked = msgspec.json.decode(await request.body(), type=SyncRequest)
+            self._hub.set_sync(parse_sync(asked.sync))
+        except _UNREADABLE as error:
+            return PlainTextResponse(f"{error}\n", status_code=_BAD_REQUEST)
+        except UsageError as error:
+            return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
+        return Response(b"{}", media_type="application/json")
+
+    async def survey(self, request: Request) -> Response:
+        """How far the survey of links is; somebody may begin one."""
+        now = time.monotonic()
+        try:
+            if request.method == "POST":
+                if self._survey is not None and not self._survey.is_over:
+                    raise UsageError("the links are being measured already; ask how far that is")
+                there = {one: self._addresses[one] for one in self._queues}
+                self._survey = Survey(there, now)
+                self._deliver(self._survey.begin())
+            if self._survey is None:
+                raise UsageError("nobody has had the links measured; `gangline probe RUN_DIR` does")
+        except UsageError as error:
+            return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
+        found = msgspec.json.encode(self._survey.status())
+        return Response(found, media_type="application/json")
 
     async def certificate(self, request: Request) -> Response:
         """A worker's machine wants a certificate for the links to the others."""
@@ -144,6 +204,8 @@ class Desk:
             await asyncio.sleep(_TICK_S)
             try:
                 self._deliver(self._hub.tick())
+                if self._survey is not None:
+                    self._deliver(self._survey.tick(time.monotonic()))
             except Exception as error:  # the watch must go on, whatever one worker has said
                 if repr(error) != last:
                     last = repr(error)
@@ -155,13 +217,21 @@ class Desk:
         while True:
             message = decode_from_worker(await websocket.receive_bytes())
             check_message(message)
-            self._deliver(self._hub.receive(worker, message))
+            if isinstance(message, FromSurveyor):
+                self._deliver(self._hear_surveyor(worker, message))
+            else:
+                self._deliver(self._hub.receive(worker, message))
             if worker in self._deaf:
                 self._deaf.discard(worker)
                 raise UsageError(f"{limits.unread} messages to it were not read")
             if not bucket.take(time.monotonic()):
                 # Not read, it waits in the network's buffers and then at the worker.
                 await asyncio.sleep(bucket.missing_s(time.monotonic()))
+
+    def _hear_surveyor(self, worker: int, message: FromSurveyor) -> list[Outgoing]:
+        if self._survey is None:
+            return []
+        return self._survey.receive(worker, message, time.monotonic())
 
     async def _greet(self, websocket: WebSocket) -> int | None:
         try:
@@ -179,6 +249,7 @@ class Desk:
             await self._refuse(websocket, str(error))
             return None
         self._queues[worker] = asyncio.Queue(self._limits.unread)
+        self._addresses[worker] = hello.address
         self._deaf.discard(worker)
         self._deliver(outgoing)
         return worker

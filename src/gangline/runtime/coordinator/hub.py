@@ -6,31 +6,25 @@ Every method returns the messages that shall be sent because of it; the server d
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gangline.control import (
-    Command,
-    ControlEvent,
-    ControlState,
     MetricsMeasured,
     PublishView,
+    SpareMeasured,
     WorkersJoined,
     WorkersLeft,
     WorkersLost,
-    decide,
 )
-from gangline.control.changes import Changes
 from gangline.control.watch import Watch
 from gangline.runtime.coordinator.checkpoints import judge
-from gangline.runtime.coordinator.journal import Ended, Journal, NoJournal, Published
-from gangline.runtime.coordinator.lookout import Lookout, Question
-from gangline.runtime.coordinator.replay import Memory, replay
-from gangline.runtime.coordinator.roster import Roster
-from gangline.runtime.coordinator.status import Status
-from gangline.runtime.coordinator.tally import Tally
+from gangline.runtime.coordinator.journal import Ended
+from gangline.runtime.coordinator.lookout import Question
+from gangline.runtime.coordinator.mind import Mind
+from gangline.runtime.coordinator.mind import Outgoing as Outgoing
+from gangline.runtime.coordinator.sanity import check_report
 from gangline.runtime.messages import (
     CheckpointWritten,
     Dismissed,
@@ -48,24 +42,21 @@ from gangline.runtime.messages import (
     Probed,
     Ready,
     Refused,
-    ViewPublished,
+    Shown,
     founders_group,
 )
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gangline.eventlog import EventSink
-    from gangline.spec.view import View
+    from gangline.runtime.coordinator.status import ReplanRequest
 
 
 MAX_GATHERINGS = 5
 """So often founders may fail to reach each other while none of them is lost."""
 
 _OVER = Refused(reason="the job is over, its workers have ended")
-_LEFT_BEHIND = Refused(
+LEFT_BEHIND = Refused(
     reason=(
         "the job has ended without this worker, which did not answer for too long: its parameters "
         "are not those that were trained. Take those of the others, or of the last checkpoint"
@@ -74,62 +65,15 @@ _LEFT_BEHIND = Refused(
 )
 
 
-class Outgoing(NamedTuple):
-    """A message, and the worker that it goes to."""
-
-    worker: int
-    message: FromCoordinator
-
-
-class Hub:
-    """The coordinator's mind and memory."""
-
-    def __init__(
-        self,
-        *,
-        run: str,
-        expected_workers: int,
-        events: EventSink,
-        clock: Callable[[], float] = time.time,
-        reserved: int = 0,
-        journal: Journal | None = None,
-    ) -> None:
-        """Goes on where the journal ends. Workers bring the numbers below `reserved` themselves."""
-        self._run = run
-        self._events = events
-        self._clock = clock
-        self._journal = journal or NoJournal()
-        memory = replay(self._journal.records)
-        self._roster = Roster(memory, self._journal, expected=expected_workers, reserved=reserved)
-        self._changes = Changes()
-        self._dismissed = memory.dismissed
-        self._is_over = False
-        self._metrics: dict[int, Metrics] = {}
-        self._control: ControlState | None = None
-        self._tally = Tally(())
-        self._lookout = Lookout(self._roster, clock())
-        self._seed = 0
-        self._group = -1
-        self._member_since: dict[int, int] = {}
-        """The group from which on each present member has been in all."""
-        self._step = -1
-        self._decisions: list[str] = []
-        self._is_recovered = False
-        """Whether the present group replaced a broken one."""
-        self._resume(memory)
-
-    @property
-    def _view(self) -> View | None:
-        return None if self._control is None else self._control.view
-
-    @property
-    def _members(self) -> tuple[int, ...]:
-        """Who takes part; before there is a view, the founders."""
-        if self._control is not None:
-            return self._control.members
-        return () if self._roster.founded is None else self._roster.founded.members
+class Hub(Mind):
+    """What the coordinator does with each message; what it knows and decides is its mind's."""
 
     # --- connections -----------------------------------------------------------------------------
+
+    def admit(self, hello: Hello) -> int:
+        """Checks and numbers a worker that another hub will look after."""
+        self._roster.check(hello, run=self._run, members=self._members)
+        return self._roster.greet(hello)[0]
 
     def connect(self, hello: Hello) -> tuple[int, list[Outgoing]]:
         """A worker said hello: its number, and what to tell whom.
@@ -178,21 +122,13 @@ class Hub:
         missed: list[FromCoordinator] = [self._roster.gathered(worker, view)]
         is_dismissed = worker in self._dismissed
         if self._is_over and not is_dismissed:
-            missed.append(_LEFT_BEHIND)
+            missed.append(LEFT_BEHIND)
         elif view is not None:
             was_in = worker in view.members or is_dismissed or self._roster.has_trained(worker)
             command = PublishView(view=view, is_recovery=self._is_recovered)
             missed += [self._published(command)] if was_in else []
             missed += [Dismissed()] if is_dismissed else []
         return [Outgoing(worker, message) for message in missed]
-
-    def _published(self, command: PublishView) -> ViewPublished:
-        return ViewPublished(
-            view=command.view,
-            addresses=self._roster.addresses(command.view.members),
-            seed=self._seed,
-            is_recovery=command.is_recovery,
-        )
 
     # --- messages --------------------------------------------------------------------------------
 
@@ -209,6 +145,9 @@ class Hub:
                 return self._on_measured(worker, message)
             case Metrics():
                 return self._on_metrics(worker, message)
+            case Shown(slowdown=slowdown):
+                shown = SpareMeasured(worker=worker, slowdown=slowdown)
+                return [] if self._control is None or self._is_over else self._decide(shown)
             case Failed():
                 return self._on_failed(worker, message)
             case Probed():
@@ -224,31 +163,25 @@ class Hub:
                 return self._on_goodbye(worker)
             case Hello():
                 raise UsageError(f"worker {worker} said hello twice on one connection")
+            case _:
+                raise UsageError(f"worker {worker} speaks for a team, and this job has none")
 
     def _on_ready(self, worker: int, ready: Ready) -> list[Outgoing]:
-        self._roster.set_ready(worker, ready)
+        try:
+            self._roster.set_ready(worker, ready)
+        except UsageError as error:
+            return [Outgoing(worker, Refused(reason=str(error)))]
         if self._control is not None and worker in self._control.members:
             return []  # its line was down, and it says everything again
         self._roster.workers[worker].state = "ready"
         if self._control is not None or worker not in self._members:
             self._changes.want_in(worker)
-        if self._control is not None or not self._roster.can_begin:
+        if self._control is not None or not self._roster.can_begin or self._roster.is_relaxed:
             return []
         try:
             return self._begin(self._members)
         except UsageError as error:
             return [Outgoing(member, Refused(reason=str(error))) for member in self._roster.ready]
-
-    def _begin(self, members: tuple[int, ...]) -> list[Outgoing]:
-        self._seed = self._roster.ready[members[0]].seed
-        self._control = ControlState.begin(self._roster.options)
-        return self._decide(
-            WorkersJoined(
-                workers=members,
-                speeds=self._roster.speeds(members),
-                max_samples=self._roster.ceilings(members),
-            )
-        )
 
     def _change(self) -> list[Outgoing]:
         """Grants the wishes of those that want in or out, when the time is right."""
@@ -257,6 +190,9 @@ class Hub:
         due = self._lookout.cut.due(self._clock())
         asked = _asked(self._lookout.ask(due)) if due else []
         change = self._changes.next(self._control.members)
+        wish = self._replanning.take(is_settled=self._changes.is_settled and change is None)
+        if wish is not None:
+            return asked + self._decide(wish)
         if change is None or change.last in self._dismissed:
             return asked
         if change.last is not None:
@@ -266,6 +202,8 @@ class Hub:
             return asked + self._decide(WorkersLeft(workers=change.leaving))
         ceilings = self._roster.ceilings(change.joining)
         try:
+            for worker in change.joining:  # some came before the founders were ready
+                self._roster.check_alike(worker, self._roster.ready[worker])
             joined = WorkersJoined(workers=change.joining, max_samples=ceilings)
             return asked + self._decide(joined)
         except UsageError as error:
@@ -291,7 +229,9 @@ class Hub:
     def _take_back(self, worker: int) -> list[Outgoing]:
         """A worker that was put out is back."""
         if self._is_over:
-            return [Outgoing(worker, _LEFT_BEHIND)]
+            return [Outgoing(worker, LEFT_BEHIND)]
+        if worker in self._spares:
+            return []  # it was put out for being slow, and shows when it is not
         if worker in self._lookout.cut:
             self._lookout.cut.want_in(worker)
         else:
@@ -319,6 +259,11 @@ class Hub:
         self._roster.check_elastic(members, what="leave")
         return self._on_leaving(worker)
 
+    def ask_structure(self, request: ReplanRequest) -> list[Outgoing]:
+        """Somebody wants another structure. Raises UsageError where it cannot be."""
+        self._replanning.ask(request, self._view)
+        return self._change()
+
     def _on_leaving(self, worker: int) -> list[Outgoing]:
         self._roster.workers[worker].state = "leaving"
         self._changes.want_out(worker)
@@ -340,7 +285,15 @@ class Hub:
             self._journal.append(Ended())
         late = sorted({*newcomers, *self._changes.waiting, *self._lookout.cut.waiting})
         has_trained = self._roster.has_trained
-        return [Outgoing(one, _LEFT_BEHIND if has_trained(one) else _OVER) for one in late]
+        excluded = {} if self._control is None else self._control.oversight.exclusions
+        spare = {*excluded} - {worker} - ({*members} - newcomers)
+        self._dismissed |= spare  # they did what they could: this is no failure of theirs
+        dismissals = [Outgoing(one, Dismissed()) for one in sorted(spare)]
+        return dismissals + [
+            Outgoing(one, LEFT_BEHIND if has_trained(one) else _OVER)
+            for one in late
+            if one not in spare
+        ]
 
     # --- who is lost -----------------------------------------------------------------------------
 
@@ -378,6 +331,9 @@ class Hub:
         return self._gather()
 
     def _on_measured(self, worker: int, report: Measured) -> list[Outgoing]:
+        check_report(report, None if self._control is None else self._control.view)
+        if not self._tally.believes(worker, report.step):
+            return self._doubt(worker, report.step)
         status = self._roster.workers[worker]
         status.state = "leaving" if status.state == "leaving" else "training"
         self._changes.see_step(report.view)
@@ -387,10 +343,17 @@ class Hub:
             self._clock(), step=report.step, is_own=self._changes.is_settled
         )
         outgoing = []
-        for measured in self._tally.add(worker, report):
+        for measured in self._tally.add(worker, report, self._clock()):
             self._step = measured.step
             outgoing += self._decide(measured)
         return outgoing
+
+    def _doubt(self, worker: int, step: int) -> list[Outgoing]:
+        if self._tally.must_tell(worker):
+            reason = f"worker {worker} claims step {step}, where no other member is near"
+            numbers = {"worker": float(worker), "step": float(step)}
+            self._say(Decision(t=self._clock(), what="doubt", reason=reason, numbers=numbers))
+        return []
 
     def _on_metrics(self, worker: int, metrics: Metrics) -> list[Outgoing]:
         self._metrics[worker] = metrics
@@ -405,86 +368,6 @@ class Hub:
                 memory_bytes=np.array([row.memory_bytes for row in rows]),
                 latency_s=np.array([row.latency_s for row in rows]),
             )
-        )
-
-    # --- decisions -------------------------------------------------------------------------------
-
-    def _decide(self, event: ControlEvent) -> list[Outgoing]:
-        assert self._control is not None
-        self._control, commands = decide(self._control, event, self._clock())
-        outgoing = []
-        for command in commands:
-            outgoing += self._carry_out(command)
-        return outgoing
-
-    def _carry_out(self, command: Command) -> list[Outgoing]:
-        if not isinstance(command, PublishView):
-            self._say(command.decision)
-            return []
-        view = command.view
-        out: tuple[int, ...] = ()
-        if view.group != self._group:
-            out = tuple(sorted({*self._member_since} - {*view.members}))
-            self._begin_group(command)
-        leaving = () if command.is_recovery else out
-        self._dismissed = (self._dismissed | {*leaving}) - {*view.members}
-        self._journal.append(Published(view=view, is_recovery=command.is_recovery, leaving=leaving))
-        message = self._published(command)
-        # Those that leave must hold the view too: the members agree on one that all of them hold.
-        # And who was put out, because it is cut from its peers, learns from nobody else that it is.
-        told = [Outgoing(worker, message) for worker in (*view.members, *out)]
-        return told + [Outgoing(worker, Dismissed()) for worker in leaving]
-
-    def _begin_group(self, command: PublishView) -> None:
-        view = command.view
-        self._changes.begin_group(view.number, old=tuple(self._member_since), new=view.members)
-        self._is_recovered = command.is_recovery
-        self._group = view.group
-        self._member_since = {
-            member: self._member_since.get(member, view.group) for member in view.members
-        }
-        self._tally = Tally(view.members)
-        now = self._clock()
-        self._lookout.watch_over(self._lookout.watch.succeed(view.members, now), now)
-
-    def _say(self, decision: Decision) -> None:
-        self._events.write(decision)
-        self._decisions = [*self._decisions, decision.reason][-20:]
-
-    # --- after a restart -------------------------------------------------------------------------
-
-    def _resume(self, memory: Memory) -> None:
-        """Goes on where the coordinator of before was killed; its workers will come back."""
-        if memory.founded is None:
-            return
-        now, view = self._clock(), memory.view
-        if view is not None:
-            self._seed = self._roster.ready[memory.founded.members[0]].seed
-            self._group, self._is_recovered = view.group, memory.is_recovery
-            self._member_since = memory.member_since
-            self._control = ControlState.resume(
-                self._roster.options,
-                view,
-                max_samples=self._roster.ceilings(view.members),
-                weights=self._roster.speeds(view.members) or (1.0,) * len(view.members),
-            )
-            self._tally = Tally(view.members)
-            self._changes.begin_group(memory.first_view, old=view.members, new=view.members)
-        self._lookout.resume(Watch(self._members, now, has_stepped=view is not None), now)
-        count, number = len(self._members), -1 if view is None else view.number
-        reason = f"the coordinator was started again: {count} members, view {number}"
-        numbers = {"view": float(number), "members": float(count)}
-        self._say(Decision(t=now, what="resume", reason=reason, numbers=numbers))
-
-    def status(self) -> Status:
-        """A snapshot for people."""
-        return Status(
-            run=self._run,
-            expected_workers=self._roster.expected,
-            workers=[self._roster.workers[worker] for worker in sorted(self._roster.workers)],
-            view=self._view,
-            step=self._step,
-            decisions=self._decisions,
         )
 
 

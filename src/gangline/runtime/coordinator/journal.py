@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from gangline.runtime.messages import Hello, Ready
+from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
-from gangline.spec.view import View
+from gangline.spec.plainfile import open_plain, read_plain
+from gangline.spec.structure import Structure
+from gangline.spec.sync import Sync
+from gangline.spec.view import View, Whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,11 +83,92 @@ class Published(Record, frozen=True, kw_only=True, tag="published"):
     """Who takes part up to this view, and is told that it may go."""
 
 
+class Restructured(Record, frozen=True, kw_only=True, tag="restructured"):
+    """Another structure was asked for, or planned."""
+
+    structure: Structure | None
+    """None: all in one ring."""
+    is_planned: bool
+    """Whether it goes on being planned from what is measured."""
+
+
 class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     """All members said goodbye: there is nothing to go on with."""
 
 
-AnyRecord = Greeted | Founded | Readied | Lowered | Published | Ended
+class InTeam(Record, frozen=True, kw_only=True, tag="in_team"):
+    """What a team keeps of its own members and views."""
+
+    team: int
+    record: Greeted | Founded | Readied | Lowered | Published | Ended
+
+
+class TeamFounded(Record, frozen=True, kw_only=True, tag="team_founded"):
+    """Groups train at their own pace, and this is one of them."""
+
+    team: int
+    members: tuple[int, ...]
+    whole: Whole
+    sync: Sync
+
+
+class TeamLost(Record, frozen=True, kw_only=True, tag="team_lost"):
+    """A team is no more."""
+
+    team: int
+
+
+class Switched(Record, frozen=True, kw_only=True, tag="switched"):
+    """The teams are held together in another way than they were founded with."""
+
+    sync: Sync
+
+
+class Closed(Record, frozen=True, kw_only=True, tag="closed"):
+    """All teams have used what they were given of the epoch, and are merged."""
+
+    epoch: int
+    step: int
+    round: int
+    is_complete: bool
+
+
+class Leased(Record, frozen=True, kw_only=True, tag="leased"):
+    """A team was given samples of the epoch."""
+
+    team: int
+    epoch: int
+    length: int
+    number: int
+    start: int
+    stop: int
+
+
+class Merged(Record, frozen=True, kw_only=True, tag="merged"):
+    """A round was committed: the teams' samples up to these offsets count."""
+
+    number: int
+    epoch: int
+    offsets: dict[int, int]
+    is_whole: bool = False
+
+
+AnyRecord = (
+    Greeted
+    | Founded
+    | Readied
+    | Lowered
+    | Published
+    | Restructured
+    | Ended
+    | TeamFounded
+    | TeamLost
+    | Switched
+    | Leased
+    | Merged
+    | Closed
+    | InTeam
+)
 
 
 class Journal(Protocol):
@@ -119,7 +204,7 @@ class FileJournal:
         """How much of the file's end nobody could read; it is cut off."""
         if self.records and isinstance(self.records[-1], Ended):
             self.records, sound_bytes = [], 0
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = open_plain(path, os.O_RDWR | os.O_CREAT, mode=0o600)
         os.ftruncate(self._descriptor, sound_bytes)
         self._length = sound_bytes
         self._unwritten = b""
@@ -148,14 +233,21 @@ class FileJournal:
 
 def open_journal(run_dir: Path, events: EventSink) -> FileJournal:
     """The journal of a run; a part of it that cannot be read is said to be missing."""
-    journal = FileJournal(run_dir / JOURNAL_NAME)
+    path = run_dir / JOURNAL_NAME
+    try:
+        journal = FileJournal(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot use the coordinator's journal {path}: {error.strerror}; remove it, or choose "
+            "another --run-dir"
+        ) from error
     if journal.cut_bytes:
         events.write(
             Decision(
                 t=time.time(),
                 what="cut_journal",
                 reason=(
-                    f"the last {journal.cut_bytes} bytes of {run_dir / JOURNAL_NAME} cannot be read "
+                    f"the last {journal.cut_bytes} bytes of {path} cannot be read "
                     f"and are cut off: the coordinator goes on from the {len(journal.records)} "
                     "records before them"
                 ),
@@ -172,9 +264,9 @@ def _read(path: Path) -> tuple[list[AnyRecord], int]:
     """The records up to the first that cannot be read, and how many bytes they take."""
     records: list[AnyRecord] = []
     sound_bytes = 0
-    if not path.exists():
+    if not os.path.lexists(path):
         return records, 0
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in read_plain(path).splitlines(keepends=True):
         if not line.endswith(b"\n"):
             break
         try:

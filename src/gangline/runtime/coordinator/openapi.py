@@ -11,7 +11,10 @@ from gangline.runtime.coordinator.status import (
     CertificateAnswer,
     CertificateRequest,
     LeaveRequest,
+    ReplanRequest,
     Status,
+    SurveyStatus,
+    SyncRequest,
 )
 
 _REFUSALS = {
@@ -27,7 +30,15 @@ _REFUSALS = {
 
 def document() -> dict[str, Any]:
     """The document, as it is served at /openapi.json."""
-    kinds = (Status, LeaveRequest, CertificateRequest, CertificateAnswer)
+    kinds = (
+        Status,
+        LeaveRequest,
+        ReplanRequest,
+        SyncRequest,
+        SurveyStatus,
+        CertificateRequest,
+        CertificateAnswer,
+    )
     _, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
     )
@@ -44,6 +55,28 @@ def document() -> dict[str, Any]:
                 "post": _operation(
                     "Asks a worker to leave.", role="operator", request="LeaveRequest"
                 )
+            },
+            "/api/replan": {
+                "post": _operation(
+                    "Asks for another structure.", role="operator", request="ReplanRequest"
+                )
+            },
+            "/api/sync": {
+                "post": _operation(
+                    "Holds groups that train at their own pace together in another way.",
+                    role="operator",
+                    request="SyncRequest",
+                )
+            },
+            "/api/survey": {
+                "get": _operation(
+                    "How far the survey of links is.", role="observer", answer="SurveyStatus"
+                ),
+                "post": _operation(
+                    "Has workers measure the links between them.",
+                    role="operator",
+                    answer="SurveyStatus",
+                ),
             },
             "/api/certificate": {
                 "post": _operation(

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.runtime.coordinator.journal import Founded, Greeted, Lowered, Published, Readied
+from gangline.runtime.coordinator.journal import (
+    Founded,
+    Greeted,
+    Lowered,
+    Published,
+    Readied,
+    Restructured,
+)
 from gangline.runtime.messages import Hello, Ready
 from gangline.spec.view import View
 
@@ -30,6 +37,8 @@ class Memory(msgspec.Struct, kw_only=True):
     """Whether the present group replaced a broken one."""
     first_view: int = -1
     """The number of the first view of the present group."""
+    restructured: Restructured | None = None
+    """What was asked for, or planned, last."""
     dismissed: set[int] = set()
     """Who left, and is told so when it comes back for word of it."""
     member_since: dict[int, int] = {}
@@ -49,6 +58,8 @@ def replay(records: Iterable[AnyRecord]) -> Memory:
                 memory.ready[worker] = ready
             case Lowered(worker=worker, max_samples=max_samples):
                 memory.lowered[worker] = max_samples
+            case Restructured():
+                memory.restructured = record
             case Published():
                 _see(memory, record)
     return memory

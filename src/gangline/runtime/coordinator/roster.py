@@ -6,19 +6,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control import ControlOptions
+from gangline.control.detection import RobustDetector
 from gangline.runtime.coordinator.greeting import check_elastic, check_hello, number_of
 from gangline.runtime.coordinator.journal import Founded, Greeted, Lowered, Readied
 from gangline.runtime.coordinator.status import WorkerStatus
 from gangline.runtime.messages import Gathered
+from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gangline.control.detection import Detector
     from gangline.runtime.coordinator.journal import Journal
     from gangline.runtime.coordinator.replay import Memory
     from gangline.runtime.messages import Hello, Ready
     from gangline.spec.address import WireAddress
-    from gangline.spec.view import View
+    from gangline.spec.view import View, Whole
 
 
 class Roster:
@@ -40,6 +43,10 @@ class Roster:
             worker: _status(worker, hello) for worker, hello in self.hellos.items()
         }
         self._lowered: dict[int, int] = memory.lowered
+        self.detector: Detector = RobustDetector()
+        """Tells which members are slower than usual."""
+        self.whole: Whole | None = None
+        """What these workers are a part of, where they are one team of several."""
 
     # --- coming and going ------------------------------------------------------------------------
 
@@ -81,10 +88,28 @@ class Roster:
             self.hellos.pop(worker, None)
 
     def set_ready(self, worker: int, ready: Ready) -> None:
-        """A worker has prepared its model."""
+        """A worker has prepared its model. Raises UsageError where it is not the founders' model."""
+        self.check_alike(worker, ready)
         if self.ready.get(worker) != ready:
             self._journal.append(Readied(worker=worker, ready=ready))
         self.ready[worker] = ready
+
+    def check_alike(self, worker: int, ready: Ready) -> None:
+        """Raises UsageError where a newcomer does not train what the founders do.
+
+        These compare each other when they shake hands; but who comes later must not be let in to
+        do so, because the members could only end when they find that one of them differs.
+        """
+        first = None if self.founded is None else self.ready.get(self.founded.members[0])
+        if self.founded is None or first is None or worker in self.founded.founders:
+            return
+        for name, expected in first.traits.items():
+            found = ready.traits.get(name, expected)
+            if found != expected:
+                raise UsageError(
+                    f"worker {worker} differs from the members in {name.replace('_', ' ')}: {found} "
+                    f"instead of {expected}. Start it with the script, arguments and data of the job"
+                )
 
     # --- founding --------------------------------------------------------------------------------
 
@@ -135,6 +160,15 @@ class Roster:
         return tuple(self.hellos[member].address for member in members)
 
     @property
+    def is_relaxed(self) -> bool:
+        """Whether the founders are to be made teams, which they are not yet."""
+        founded = self.founded
+        if founded is None or self.whole is not None:
+            return False
+        first = self.ready.get(founded.members[0])
+        return first is not None and first.sync.is_relaxed
+
+    @property
     def options(self) -> ControlOptions:
         """What the run was asked for, from what its first founder was."""
         assert self.founded is not None
@@ -145,6 +179,9 @@ class Roster:
             minimum=first.minimum,
             seed=first.seed,
             structure=first.structure,
+            whole=self.whole,
+            detector=self.detector,
+            may_exclude=self.is_elastic(self.founded.members),
         )
 
     def speeds(self, members: tuple[int, ...]) -> tuple[float, ...] | None:

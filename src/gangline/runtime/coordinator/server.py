@@ -21,7 +21,7 @@ from gangline.spec.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gangline.runtime.coordinator.hub import Hub
+    from gangline.runtime.coordinator.federation import Federation
     from gangline.runtime.tls import ServerTls
 
 _START_TIMEOUT_S = 10.0
@@ -34,7 +34,7 @@ class CoordinatorServer:
 
     def __init__(
         self,
-        hub: Hub,
+        hub: Federation,
         *,
         keys: Keys,
         host: str = "127.0.0.1",

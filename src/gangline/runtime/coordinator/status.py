@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import msgspec
 
+from gangline.spec.profile import ClusterProfile
+from gangline.spec.structure import Structure
 from gangline.spec.view import View
 
 
@@ -42,6 +44,53 @@ class LeaveRequest(msgspec.Struct, kw_only=True):
     worker: int
     has_ended: bool = False
     """Its process is no more: where the job has not begun, it begins without it."""
+
+
+class ReplanRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What `gangline replan` sends."""
+
+    structure: Structure | None = None
+    """How the workers shall exchange; None: all in one ring."""
+    is_auto: bool = False
+    """Whether the structure is to be planned instead, from what is measured, from now on."""
+    profile: ClusterProfile | None = None
+    """What it is to be planned from: one node per worker, in the order of their numbers; those beyond
+    its end are not known. None: what the job was started with."""
+
+
+class SyncRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What `gangline set RUN_DIR sync` sends."""
+
+    sync: str
+
+
+class SurveyedLink(msgspec.Struct, kw_only=True):
+    """What two workers measured between them."""
+
+    source: int
+    target: int
+    latency_s: float
+    """One way."""
+    num_bytes: int
+    """Of a large message."""
+    there_s: list[float]
+    """Large messages from source to target, with a tiny answer."""
+    back_s: list[float]
+    """The other way."""
+
+
+class SurveyStatus(msgspec.Struct, kw_only=True):
+    """How far a survey of the links is, and what it found."""
+
+    is_over: bool
+    num_done: int
+    num_pairs: int
+    """How many pairs measure; 0 until that is known."""
+    took_s: float | None
+    hosts: list[list[int]]
+    """The workers of each host."""
+    links: list[SurveyedLink]
+    errors: list[str]
 
 
 class CertificateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

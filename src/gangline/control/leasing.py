@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who uses which samples where groups train at their own pace: ranges of the epoch, on lease.
+
+A team's leases, one after the other, are its own order of the epoch; how far it has come in it is its
+offset. Samples count as used when the parameters that they moved were merged with the other teams':
+then they are committed, up to the offset at which the copy was taken. What a lost team had not
+committed goes back, and is somebody else's.
+
+A lease is a part of what is left, in proportion to the team's speed (guided self-scheduling): some
+steps at first, one step at the end, so that nobody asks often and all end together.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PARTS = 2
+"""A lease is a team's fair part of what is left, divided by this."""
+MAX_STEPS = 4
+"""But no more than so many steps: a team may become slow, and what it has then, nobody else can do. The
+next lease is asked for while this one is used, so that short ones cost a message and no time."""
+
+
+class Lease(NamedTuple):
+    """The samples start … stop - 1 of the epoch's order; none where the two are equal."""
+
+    start: int
+    stop: int
+
+
+class _Account:
+    """What one team was given in the present epoch, and how much of it is committed."""
+
+    def __init__(self) -> None:
+        self.leases: list[Lease] = []
+        self.committed = 0
+        self.is_ended = False
+        """Whether it was told that nothing is left. Its members act on that at different times, so
+        it stays so until all teams have met."""
+
+    @property
+    def given(self) -> int:
+        """How many samples it was given."""
+        return sum(lease.stop - lease.start for lease in self.leases)
+
+    def after(self, offset: int) -> list[Lease]:
+        """The samples behind an offset of the team's order."""
+        found = []
+        for start, stop in self.leases:
+            skipped = min(offset, stop - start)
+            offset -= skipped
+            if start + skipped < stop:
+                found.append(Lease(start + skipped, stop))
+        return found
+
+
+class LeaseBook:
+    """The samples of one epoch: what is free, who has what, and what is committed."""
+
+    def __init__(self, epoch: int, length: int) -> None:
+        self.epoch = epoch
+        self.length = length
+        self._free: list[Lease] = [Lease(0, length)] if length else []
+        self._accounts: dict[int, _Account] = {}
+        self._committed_by_the_lost = 0
+
+    @property
+    def num_free(self) -> int:
+        """How many samples nobody has."""
+        return sum(lease.stop - lease.start for lease in self._free)
+
+    @property
+    def num_committed(self) -> int:
+        """How many samples are in everybody's parameters."""
+        present = sum(account.committed for account in self._accounts.values())
+        return present + self._committed_by_the_lost
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every sample is committed."""
+        return self.num_committed == self.length
+
+    def leases_of(self, team: int) -> tuple[Lease, ...]:
+        """What a team was given, in order."""
+        account = self._accounts.get(team)
+        return () if account is None else tuple(account.leases)
+
+    def grant(self, team: int, number: int, *, batch: int, part: float) -> Lease:
+        """The `number`-th lease of a team whose steps take `batch` samples; empty: nothing is free.
+
+        `part` is the team's part of all teams' speed. Asking again gives the same lease.
+        """
+        account = self._accounts.setdefault(team, _Account())
+        if number < len(account.leases):
+            return account.leases[number]
+        if not self._free:
+            account.is_ended = True
+        if account.is_ended:
+            return Lease(0, 0)
+        steps = min(MAX_STEPS, max(1, int(self.num_free * part / PARTS / batch)))
+        start, stop = self._free[0]
+        lease = Lease(start, min(stop, start + steps * batch))
+        self.restore(team, *lease)
+        return lease
+
+    def restore(self, team: int, start: int, stop: int) -> None:
+        """Gives a team these samples, which nobody has: as it was once written down."""
+        place = next(i for i, free in enumerate(self._free) if free.start <= start < free.stop)
+        free = self._free[place]
+        rest = (Lease(free.start, start), Lease(stop, free.stop))
+        self._free[place : place + 1] = [one for one in rest if one.start < one.stop]
+        self._accounts.setdefault(team, _Account()).leases.append(Lease(start, stop))
+
+    def reopen(self) -> None:
+        """All teams have met: who was told that nothing is left may ask again."""
+        for account in self._accounts.values():
+            account.is_ended = False
+
+    def commit(self, team: int, offset: int) -> None:
+        """The team's samples up to this offset of its order are in everybody's parameters."""
+        account = self._accounts.setdefault(team, _Account())
+        account.committed = max(account.committed, min(offset, account.given))
+
+    def uncommitted(self, team: int) -> tuple[Lease, ...]:
+        """What a team was given and has not committed."""
+        account = self._accounts.get(team)
+        return () if account is None else tuple(account.after(account.committed))
+
+    def take_back(self, team: int) -> tuple[Lease, ...]:
+        """The team is lost: what it had not committed is free again."""
+        returned = self.uncommitted(team)
+        account = self._accounts.pop(team, None)
+        if account is not None:
+            self._committed_by_the_lost += account.committed
+        self._free += returned
+        return returned

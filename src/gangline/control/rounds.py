@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When teams that train at their own pace are merged, and whether a merge counts.
+
+A round is opened, the leaders of the teams exchange copies of their parameters while everybody trains
+on, and when every team holds the mean the round is committed: then all of them take it. If a team is
+lost before, none of them does, and nothing is lost but the exchange.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import NamedTuple
+
+from gangline.spec.sync import FLEXIBLE, LOCAL, PERCENTAGE, Sync
+
+BUSY_PART = 0.03
+"""`flexible`: a round may keep the teams from computing for so much of the time between two rounds."""
+MAX_BUSY_PART = 0.15
+"""And at most for so much, where the teams drift apart."""
+DRIFT = 0.7
+"""Teams whose copies are further from their mean than this, by how far the mean has moved since the
+last round, pull in different directions: they are merged more often."""
+_REMEMBERED = 5
+_MIN_PATIENCE_S = 2.0
+_PATIENCE_ROUNDS = 5.0
+
+
+class Report(NamedTuple):
+    """What one team says of its part in a round."""
+
+    offset: int
+    """How many samples of the epoch were in its copy."""
+    busy_s: float
+    exchange_s: float
+    drift: float
+
+
+class Round:
+    """One merge of these teams, while it lasts."""
+
+    def __init__(
+        self,
+        number: int,
+        teams: tuple[int, ...],
+        *,
+        opened_s: float,
+        is_whole: bool,
+        is_end: bool = False,
+    ) -> None:
+        self.number = number
+        self.teams = teams
+        self.opened_s = opened_s
+        self.is_whole = is_whole
+        """All teams wait for it: at the end of an epoch, or because they stop to be merged."""
+        self.is_end = is_end
+        """It ends an epoch."""
+        self.reports: dict[int, Report] = {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every team holds the mean."""
+        return len(self.reports) == len(self.teams)
+
+
+class RoundClock:
+    """Says when the next round is due: pure, from samples, times and what rounds have cost."""
+
+    def __init__(self, sync: Sync, *, global_batch: int, now: float) -> None:
+        self.sync = sync
+        self._global_batch = global_batch
+        self._samples = 0
+        self._opened_s = now
+        self._took: deque[float] = deque(maxlen=_REMEMBERED)
+        self._busy: deque[float] = deque(maxlen=_REMEMBERED)
+        self._drift: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def add_samples(self, count: int) -> None:
+        """So many more samples were used, by whichever team."""
+        self._samples += count
+
+    def is_due(self, now: float) -> bool:
+        """Whether a round in the background is due."""
+        match self.sync.kind:
+            case kind if kind == PERCENTAGE:
+                return self._samples * self.sync.rate >= self._global_batch
+            case kind if kind == FLEXIBLE:
+                is_new = self._samples >= self._global_batch
+                return is_new and now - self._opened_s >= self.interval_s
+            case _:
+                return False
+
+    @property
+    def stops_teams(self) -> bool:
+        """Whether teams stop by themselves to be merged."""
+        return self.sync.kind == LOCAL
+
+    @property
+    def interval_s(self) -> float:
+        """`flexible`: the time from one round to the next.
+
+        Long enough for the last exchange to be over, and for what it takes from the teams to be a small
+        part of it; shorter where the teams drift apart.
+        """
+        if not self._took:
+            return 0.0
+        took_s, busy_s = median(self._took), median(self._busy)
+        part = min(BUSY_PART * max(1.0, self.drift / DRIFT), MAX_BUSY_PART)
+        return max(took_s, busy_s / part)
+
+    @property
+    def drift(self) -> float:
+        """How far the teams were apart lately."""
+        return median(self._drift) if self._drift else 0.0
+
+    @property
+    def patience_s(self) -> float:
+        """How long a round may take before somebody is asked for."""
+        return max(_MIN_PATIENCE_S, _PATIENCE_ROUNDS * max(self._took, default=0.0))
+
+    def begin(self, now: float) -> None:
+        """A round is opened."""
+        self._samples = 0
+        self._opened_s = now
+
+    def end(self, one: Round, now: float) -> None:
+        """A round was committed: what it cost is what the next one will cost."""
+        if one.is_whole:
+            return  # everybody waited: it says nothing of a round in the background
+        self._took.append(now - one.opened_s)
+        self._busy.append(max(report.busy_s for report in one.reports.values()))
+        self._drift.append(max(report.drift for report in one.reports.values()))

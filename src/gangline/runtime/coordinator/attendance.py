@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which teams are there: by their members' connections, and by when they were last heard of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gangline.runtime.coordinator.team import Team
+
+AWAY_S = 1.5
+"""A team none of whose members is connected for so long is lost."""
+RETURN_S = 4.0
+"""The same, right after the coordinator was started again."""
+
+
+class Attendance:
+    """When each worker gave its last sign of life."""
+
+    def __init__(self) -> None:
+        self.away_s = AWAY_S
+        self._heard_s: dict[int, float] = {}
+
+    def hear(self, worker: int, now: float) -> None:
+        """A worker gave a sign of life."""
+        self._heard_s[worker] = now
+
+    def find_away(self, team: Team, now: float) -> str | None:
+        """Why a team is lost: none of its members has been connected for too long."""
+        workers = {one.worker: one for one in team.hub.status().workers}
+        if any(workers[member].is_connected for member in team.members):
+            team.away_since_s = None
+            return None
+        if team.away_since_s is None:
+            team.away_since_s = now
+        if now - team.away_since_s < self.away_s:
+            return None
+        return f"none of its workers has been connected for {now - team.away_since_s:.1f} s"
+
+    def find_hung(self, team: Team, now: float, *, patience_s: float) -> str | None:
+        """Why a team that others wait for is lost: it is connected, and silent."""
+        silent_s = now - max(self._heard_s.get(member, now) for member in team.members)
+        if silent_s < patience_s:
+            return None
+        return f"silent for {silent_s:.1f} s while other teams wait for it"

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is written into the event log about teams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gangline.control.rounds import Report, Round
+from gangline.runtime.coordinator.journal import Leased, Merged
+from gangline.spec.event import Decision, LeaseReturned, RoundEnded, SamplesLeased
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gangline.control.leasing import Lease
+    from gangline.control.rounds import RoundClock
+    from gangline.eventlog import EventSink
+    from gangline.runtime.coordinator.journal import AnyRecord
+
+
+class Chronicle:
+    """Turns what happened to teams into events."""
+
+    def __init__(
+        self, events: EventSink, *, clock: Callable[[], float], rounds: RoundClock
+    ) -> None:
+        self._events = events
+        self._clock = clock
+        self._rounds = rounds
+
+    def say(self, what: str, reason: str, **numbers: float) -> None:
+        """Something was decided."""
+        self._events.write(Decision(t=self._clock(), what=what, reason=reason, numbers=numbers))
+
+    def lease(self, leased: Leased) -> None:
+        """A team was given samples."""
+        self._events.write(
+            SamplesLeased(
+                t=self._clock(),
+                team=leased.team,
+                epoch=leased.epoch,
+                number=leased.number,
+                start=leased.start,
+                stop=leased.stop,
+            )
+        )
+
+    def give_back(self, team: int, epoch: int, leases: Iterable[Lease]) -> None:
+        """A team was lost, and these samples are free again."""
+        now = self._clock()
+        for start, stop in leases:
+            self._events.write(LeaseReturned(t=now, team=team, epoch=epoch, start=start, stop=stop))
+
+    def end_round(self, one: Round, *, epoch: int, is_committed: bool, reason: str = "") -> None:
+        """A round is over, and counts or does not."""
+        now, reports = self._clock(), one.reports.values()
+        self._events.write(
+            RoundEnded(
+                t=now,
+                number=one.number,
+                epoch=epoch,
+                is_committed=is_committed,
+                is_whole=one.is_whole,
+                offsets={str(team): report.offset for team, report in one.reports.items()},
+                took_s=now - one.opened_s,
+                exchange_s=max((report.exchange_s for report in reports), default=0.0),
+                busy_s=max((report.busy_s for report in reports), default=0.0),
+                drift=max((report.drift for report in reports), default=0.0),
+                interval_s=self._rounds.interval_s,
+                sync=str(self._rounds.sync),
+                reason=reason,
+            )
+        )
+
+    def repeat(self, record: AnyRecord) -> None:
+        """A coordinator was killed after it had written this into its journal: tell it again."""
+        match record:
+            case Leased():
+                self.lease(record)
+            case Merged(number=number, epoch=epoch, offsets=offsets, is_whole=is_whole):
+                one = Round(number, tuple(offsets), opened_s=self._clock(), is_whole=is_whole)
+                one.reports = {team: Report(offset, 0, 0, 0) for team, offset in offsets.items()}
+                reason = "committed before the coordinator was started again"
+                self.end_round(one, epoch=epoch, is_committed=True, reason=reason)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One team of a job whose groups train at their own pace: a hub of its own, and what it is up to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gangline.runtime.coordinator.hub import Hub, Outgoing
+from gangline.runtime.coordinator.journal import InTeam, TeamFounded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gangline.control.detection import Detector
+    from gangline.eventlog import EventSink
+    from gangline.runtime.coordinator.journal import AnyRecord, Journal
+    from gangline.runtime.messages import FromCoordinator, Hello, Reached, Ready
+    from gangline.spec.structure import Structure
+    from gangline.spec.view import Whole
+
+
+class TeamJournal:
+    """A team's part of the coordinator's journal."""
+
+    def __init__(self, journal: Journal, team: int) -> None:
+        self._journal = journal
+        self._team = team
+        self.records: Sequence[AnyRecord] = [
+            record.record
+            for record in journal.records
+            if isinstance(record, InTeam) and record.team == team
+        ]
+
+    def append(self, record: AnyRecord) -> None:
+        """Keeps a record, with the team's number on it."""
+        self._journal.append(InTeam(team=self._team, record=record))  # type: ignore[arg-type]
+
+
+class Team:
+    """The members' hub, and how far they have come."""
+
+    def __init__(self, number: int, hub: Hub, whole: Whole, *, batch: int, minimum: int) -> None:
+        self.number = number
+        self.hub = hub
+        self.whole = whole
+        self.batch = batch
+        """Samples of a global batch that are this team's."""
+        self.minimum = minimum
+        self.reached: Reached | None = None
+        """Where it waits for the other teams, if it does."""
+        self.away_since_s: float | None = None
+        """Since when none of its members has been connected."""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Who is in it, in rank order."""
+        return self.hub.members
+
+    @property
+    def leader(self) -> int:
+        """Who exchanges with the other teams' leaders."""
+        return self.members[0]
+
+    @property
+    def least(self) -> int:
+        """The fewest samples that a step of this team can have."""
+        return max(1, self.minimum) * max(1, len(self.members))
+
+    def tell(self, message: FromCoordinator) -> list[Outgoing]:
+        """The same message for all members, and for those that are about to enter."""
+        return [Outgoing(one, message) for one in self.hub.hellos]
+
+
+class TeamFactory:
+    """Makes the hubs of teams."""
+
+    def __init__(
+        self,
+        run: str,
+        events: EventSink,
+        clock: Callable[[], float],
+        journal: Journal,
+        detector: Detector | None,
+    ) -> None:
+        self._run = run
+        self._events = events
+        self._clock = clock
+        self._journal = journal
+        self._detector = detector
+
+    def found(
+        self,
+        record: TeamFounded,
+        *,
+        ready: Mapping[int, Ready],
+        hellos: Mapping[int, Hello],
+        batch: int,
+        structure: Structure | None,
+    ) -> tuple[Team, list[Outgoing]]:
+        """A team of these founders, and its first view."""
+        self._journal.append(record)
+        hub = self._hub(record)
+        for worker in record.members:
+            hub.connect(hellos[worker])
+        outgoing: list[Outgoing] = []
+        founders = list(ready)
+        for worker in record.members:
+            own = ready[worker]
+            shares = own.shares
+            if shares is not None:
+                shares = tuple(shares[founders.index(one)] for one in record.members)
+            changed = msgspec.structs.replace(
+                own,
+                global_batch=batch,
+                shares=shares,
+                max_samples=own.max_samples or own.global_batch,
+                attempt=0,
+                structure=structure,
+            )
+            outgoing += hub.receive(worker, changed)
+        first = ready[record.members[0]]
+        return Team(record.team, hub, record.whole, batch=batch, minimum=first.minimum), outgoing
+
+    def resume(self, record: TeamFounded, *, minimum: int) -> Team | None:
+        """A team as the journal knows it; None where it had no view yet."""
+        hub = self._hub(record)
+        view = hub.status().view
+        if view is None:
+            return None
+        whole = view.whole or record.whole
+        return Team(record.team, hub, whole, batch=view.global_batch, minimum=minimum)
+
+    def _hub(self, record: TeamFounded) -> Hub:
+        return Hub(
+            run=self._run,
+            expected_workers=len(record.members),
+            events=self._events,
+            clock=self._clock,
+            journal=TeamJournal(self._journal, record.team),
+            whole=record.whole,
+            detector=self._detector,
+        )

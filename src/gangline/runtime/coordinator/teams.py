@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All teams of a job whose groups train at their own pace: their samples, their merges, their sums."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gangline.control import PartChanged
+from gangline.control.leasing import LeaseBook
+from gangline.control.parts import divide, divide_by_speed, is_worth_changing
+from gangline.control.rounds import Report, Round, RoundClock
+from gangline.runtime.coordinator.attendance import RETURN_S, Attendance
+from gangline.runtime.coordinator.chronicle import Chronicle
+from gangline.runtime.coordinator.hub import Outgoing
+from gangline.runtime.coordinator.journal import Closed, Leased, Merged, Switched, TeamLost
+from gangline.runtime.coordinator.sums import Sums
+from gangline.runtime.messages import (
+    EpochClosed,
+    FromCoordinator,
+    FromTeam,
+    LeaseAsked,
+    LeaseGranted,
+    Reached,
+    RoundClosed,
+    RoundDone,
+    RoundFailed,
+    RoundOpened,
+    Told,
+)
+from gangline.spec.errors import UsageError
+from gangline.spec.view import Whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gangline.eventlog import EventSink
+    from gangline.runtime.coordinator.journal import AnyRecord, Journal
+    from gangline.runtime.coordinator.team import Team
+    from gangline.runtime.messages import Hello, Measured
+    from gangline.spec.sync import Sync
+
+_ROUNDS_LOST = 1000
+"""How many round numbers are left out after a restart: more than can have been opened and forgotten."""
+
+
+class Teams:
+    """Gives out samples, opens and closes rounds, and adds up what all teams tell."""
+
+    def __init__(
+        self,
+        sync: Sync,
+        *,
+        global_batch: int,
+        events: EventSink,
+        journal: Journal,
+        clock: Callable[[], float],
+        hellos: Mapping[int, Hello],
+        compression: str = "none",
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._hellos = hellos
+        self._compression = compression
+        self._global_batch = global_batch
+        self.teams: dict[int, Team] = {}
+        self._book = LeaseBook(-1, 0)
+        self._rounds = RoundClock(sync, global_batch=global_batch, now=clock())
+        self._chronicle = Chronicle(events, clock=clock, rounds=self._rounds)
+        self._round: Round | None = None
+        self._last_round = -1
+        self._last_whole = -1
+        """The last round for which all teams waited, and that was committed."""
+        self._leaders: tuple[int, ...] = ()
+        self._leaders_group = -1
+        self._closed: list[RoundClosed] = []
+        self._epoch_closed: EpochClosed | None = None
+        self._sums = Sums()
+        self._attendance = Attendance()
+        self._is_round_wanted = False
+        self._unsettled: str | None = None
+        """Why some team is still to be told its place."""
+
+    @property
+    def sync(self) -> Sync:
+        """How the teams are held together now."""
+        return self._rounds.sync
+
+    def set_sync(self, sync: Sync) -> None:
+        """Holds the teams together in another way, which they learn with the next round."""
+        self._journal.append(Switched(sync=sync))
+        before, self._rounds.sync = self._rounds.sync, sync
+        self._is_round_wanted = True
+        reason = f"the teams were held together by {before}, from here on by {sync}"
+        self._chronicle.say("set_sync", reason)
+
+    @property
+    def active(self) -> list[Team]:
+        """The teams that train."""
+        return [team for team in self.teams.values() if team.members and not team.hub.is_over]
+
+    def team_of(self, worker: int) -> Team | None:
+        """The team that a worker is in, or is about to enter."""
+        return next((team for team in self.teams.values() if worker in team.hub.hellos), None)
+
+    # --- messages --------------------------------------------------------------------------------
+
+    def hear(self, worker: int) -> None:
+        """A worker gave a sign of life."""
+        self._attendance.hear(worker, self._clock())
+
+    def note(self, report: Measured) -> list[Outgoing]:
+        """A member made a step."""
+        self._rounds.add_samples(report.samples)
+        return self._open_if_due()
+
+    def receive(self, team: Team, message: FromTeam) -> list[Outgoing]:
+        """A member said something that concerns all teams."""
+        match message:
+            case LeaseAsked():
+                return self._grant(team, message)
+            case Reached():
+                return self._on_reached(team, message)
+            case RoundDone():
+                return self._on_done(team, message)
+            case RoundFailed(number=number, error=error):
+                return self._close_failed(number, f"team {team.number}: {error}")
+            case Told():
+                return self._add_up(team, message)
+
+    def catch_up(self, worker: int, team: Team) -> list[Outgoing]:
+        """What a worker of this team must know that comes, or comes back."""
+        epoch = self._book.epoch
+        leases = self._book.leases_of(team.number)
+        messages: list[FromCoordinator] = [
+            LeaseGranted(epoch=epoch, number=i, start=lease.start, stop=lease.stop)
+            for i, lease in enumerate(leases)
+        ]
+        told = [*messages, *self._closed, *self._sums.heard]
+        if self._round is not None:
+            told.append(self._opening(self._round))
+        if self._epoch_closed is not None:
+            told.append(self._epoch_closed)
+        return [Outgoing(worker, message) for message in told]
+
+    # --- samples ---------------------------------------------------------------------------------
+
+    def _begin_epoch(self, asked: LeaseAsked) -> None:
+        """Opens another epoch. Raises UsageError where the present one is not over."""
+        book = self._book
+        if asked.epoch > book.epoch and not (book.is_complete or book.epoch < 0):
+            raise UsageError(
+                f"LeaseAsked with epoch = {asked.epoch}: {book.length - book.num_committed} samples "
+                f"of epoch {book.epoch} are not merged yet. Teams cannot leave an epoch before its end"
+            )
+        if asked.epoch > book.epoch:
+            self._book = LeaseBook(asked.epoch, asked.length)
+        elif asked.epoch == book.epoch and asked.length != book.length:
+            raise UsageError(
+                f"LeaseAsked with length = {asked.length}: epoch {book.epoch} has {book.length} samples"
+            )
+
+    def _grant(self, team: Team, asked: LeaseAsked) -> list[Outgoing]:
+        self._begin_epoch(asked)
+        known = len(self._book.leases_of(team.number))
+        if asked.epoch < self._book.epoch or asked.number > known:
+            return []  # it was asked long ago, perhaps by a member of another team
+        part = team.batch / max(1, sum(one.batch for one in self.active))
+        lease = self._book.grant(team.number, asked.number, batch=team.batch, part=part)
+        if lease.start < lease.stop and asked.number >= known:
+            record = Leased(
+                team=team.number,
+                epoch=asked.epoch,
+                length=asked.length,
+                number=asked.number,
+                start=lease.start,
+                stop=lease.stop,
+            )
+            self._journal.append(record)
+            self._chronicle.lease(record)
+        return team.tell(
+            LeaseGranted(epoch=asked.epoch, number=asked.number, start=lease.start, stop=lease.stop)
+        )
+
+    # --- rounds ----------------------------------------------------------------------------------
+
+    def tick(self) -> list[Outgoing]:
+        """Time has passed: looks for lost teams, and opens what is due."""
+        now = self._clock()
+        outgoing: list[Outgoing] = []
+        for team in list(self.teams.values()):
+            reason = self._find_lost(team, now)
+            if reason is not None and any(one is not team for one in self.active):
+                outgoing += self.lose(team, reason)
+        if self._unsettled is not None:
+            outgoing += self.settle(self._unsettled)
+        return outgoing + self._open_if_due()
+
+    def _open_if_due(self) -> list[Outgoing]:
+        teams = self.active
+        if self._round is not None or not teams:
+            return []
+        now = self._clock()
+        waiting = [team for team in teams if team.reached is not None]
+        if len(waiting) == len(teams):
+            return self._open(teams, now, is_whole=True)
+        is_due = self._is_round_wanted or self._rounds.is_due(now)
+        if waiting or len(teams) < 2 or not is_due:
+            return []
+        return self._open(teams, now, is_whole=False)
+
+    def _open(self, teams: list[Team], now: float, *, is_whole: bool) -> list[Outgoing]:
+        self._last_round += 1
+        self._is_round_wanted = False
+        numbers = tuple(team.number for team in teams)
+        is_end = is_whole and all(team.reached and team.reached.is_end for team in teams)
+        self._round = Round(
+            self._last_round, numbers, opened_s=now, is_whole=is_whole, is_end=is_end
+        )
+        self._rounds.begin(now)
+        leaders = tuple(team.leader for team in teams)
+        if leaders != self._leaders:
+            self._leaders, self._leaders_group = leaders, self._last_round
+        opening = self._opening(self._round)
+        return [out for team in teams for out in team.tell(opening)]
+
+    def _opening(self, one: Round) -> RoundOpened:
+        return RoundOpened(
+            number=one.number,
+            group=self._leaders_group,
+            leaders=self._leaders,
+            addresses=tuple(self._hellos[worker].address for worker in self._leaders),
+            is_whole=one.is_whole,
+            is_end=one.is_end,
+            compression="none" if one.is_end else self._compression,
+        )
+
+    def _on_reached(self, team: Team, reached: Reached) -> list[Outgoing]:
+        closed, book = self._epoch_closed, self._book
+        if closed is not None and reached.step > closed.step + max(book.length, 1):
+            raise UsageError(
+                f"Reached with step = {reached.step}: the epoch began with step {closed.step} and has "
+                f"{book.length} samples"
+            )
+        # Who has not heard that it was merged says again where it waits, when its line is back.
+        if reached.epoch >= book.epoch and reached.after >= self._last_whole:
+            team.reached = reached
+        return self._open_if_due()
+
+    def _on_done(self, team: Team, done: RoundDone) -> list[Outgoing]:
+        one = self._round
+        if one is None or done.number != one.number or team.number not in one.teams:
+            return []
+        if done.epoch != self._book.epoch:
+            reason = f"team {team.number} is in epoch {done.epoch}, not {self._book.epoch}"
+            return self._close_failed(one.number, reason)
+        one.reports[team.number] = Report(done.offset, done.busy_s, done.exchange_s, done.drift)
+        return self._commit(one, done.epoch) if one.is_done else []
+
+    def _commit(self, one: Round, epoch: int) -> list[Outgoing]:
+        now = self._clock()
+        offsets = {team: report.offset for team, report in one.reports.items()}
+        self._journal.append(
+            Merged(number=one.number, epoch=epoch, offsets=offsets, is_whole=one.is_whole)
+        )
+        for team, offset in offsets.items():
+            self._book.commit(team, offset)
+        self._rounds.end(one, now)
+        self._chronicle.end_round(one, epoch=epoch, is_committed=True)
+        outgoing = self._close(one, is_committed=True)
+        if one.is_whole:
+            self._last_whole = one.number
+            outgoing += self._after_whole(epoch)
+        return outgoing + self._divide()
+
+    def _after_whole(self, epoch: int) -> list[Outgoing]:
+        """Everybody waited, and is merged: those go on that have something left to do."""
+        reached = [team.reached for team in self.active if team.reached is not None]
+        if not all(place.is_end for place in reached):
+            for team in self.active:
+                if team.reached is not None and not team.reached.is_end:
+                    team.reached = None
+            return []
+        step = max((place.step for place in reached), default=0)
+        self._book.reopen()
+        closed = EpochClosed(
+            epoch=epoch, step=step, round=self._last_round, is_complete=self._book.is_complete
+        )
+        self._epoch_closed = closed
+        self._journal.append(
+            Closed(epoch=epoch, step=step, round=closed.round, is_complete=closed.is_complete)
+        )
+        for team in self.active:
+            team.reached = None
+        return [out for team in self.active for out in team.tell(closed)]
+
+    def _close_failed(self, number: int, reason: str) -> list[Outgoing]:
+        one = self._round
+        if one is None or one.number != number:
+            return []
+        self._leaders = ()  # their group is broken: the next round makes another one
+        self._chronicle.end_round(one, epoch=self._book.epoch, is_committed=False, reason=reason)
+        return self._close(one, is_committed=False)
+
+    def _close(self, one: Round, *, is_committed: bool) -> list[Outgoing]:
+        self._round = None
+        closed = RoundClosed(number=one.number, is_committed=is_committed, sync=self.sync)
+        self._closed = [*self._closed, closed][-2:]
+        return [out for team in self.active for out in team.tell(closed)]
+
+    # --- lost teams, and the parts of those that are left ----------------------------------------
+
+    def _find_lost(self, team: Team, now: float) -> str | None:
+        if team.hub.is_over:  # at the end of the job, all its samples are merged
+            return None if self._book.is_complete else "all its workers have left"
+        away = self._attendance.find_away(team, now)
+        is_waited_for = self._round is not None and team.number not in self._round.reports
+        is_waited_for |= any(one.reached is not None for one in self.active if one is not team)
+        if away is not None or not is_waited_for or team.away_since_s is not None:
+            return away
+        return self._attendance.find_hung(team, now, patience_s=self._rounds.patience_s)
+
+    def lose(self, team: Team, reason: str) -> list[Outgoing]:
+        """A team is gone: its samples are free again, and the others divide its work."""
+        self._journal.append(TeamLost(team=team.number))
+        del self.teams[team.number]
+        returned = self._book.take_back(team.number)
+        count = sum(lease.stop - lease.start for lease in returned)
+        self._chronicle.give_back(team.number, self._book.epoch, returned)
+        reason = f"team {team.number} is lost: {reason}; {count} samples of it are free again"
+        self._chronicle.say("lose_team", reason, team=float(team.number), samples=float(count))
+        outgoing = []
+        if self._round is not None:
+            outgoing += self._close_failed(self._round.number, reason)
+        outgoing += self._tell_sums()
+        return outgoing + self.settle(f"team {team.number} is lost")
+
+    def note_group(self, team: Team) -> list[Outgoing]:
+        """A team's members changed: an exchange of its leader may never end."""
+        is_taking_part = self._round is not None and team.number in self._round.teams
+        is_stale = is_taking_part and self._leaders and team.leader not in self._leaders
+        outgoing = []
+        if self._round is not None and is_stale:
+            outgoing += self._close_failed(
+                self._round.number, f"team {team.number} has another leader"
+            )
+        return outgoing + self.settle(f"the members of team {team.number} changed")
+
+    def _divide(self) -> list[Outgoing]:
+        """After a round: whether the teams' parts of the global batch fit their speeds."""
+        teams = self.active
+        states = {team.number: team.hub.control for team in teams}
+        known = {number: state for number, state in states.items() if state is not None}
+        if len(teams) < 2 or len(known) < len(teams):
+            return []
+        better = divide_by_speed(self._global_batch, known)
+        present = {team.number: team.batch for team in teams}
+        if better is None or not is_worth_changing(present, better):
+            return []
+        for team in teams:
+            team.batch = better[team.number]
+        shown = ", ".join(f"team {number} {part}" for number, part in better.items())
+        return self.settle(f"samples per step by the teams' speeds: {shown}")
+
+    def settle(self, reason: str) -> list[Outgoing]:
+        """Tells every team its place in the whole, where that is another one than it was told."""
+        teams, self._unsettled = self.active, None
+        missing = self._global_batch - sum(team.batch for team in teams)
+        if missing and teams:
+            speeds = {team.number: float(team.batch) for team in teams}
+            parts = divide(self._global_batch, speeds, {team.number: team.least for team in teams})
+            for team in teams:
+                team.batch = parts[team.number]
+        outgoing = []
+        workers = sum(len(team.members) for team in teams)
+        first_rank = first_sample = 0
+        for team in teams:
+            whole = Whole(
+                team=team.number,
+                first_rank=first_rank,
+                workers=workers,
+                first_sample=first_sample,
+                samples=self._global_batch,
+            )
+            first_rank += len(team.members)
+            first_sample += team.batch
+            view = team.hub.status().view
+            if whole == team.whole and (view is None or view.global_batch == team.batch):
+                continue
+            if not team.hub.is_settled:  # who enters its group must find the view that it was told
+                self._unsettled = reason
+                continue
+            team.whole = whole
+            part = PartChanged(global_batch=team.batch, whole=whole, reason=reason)
+            outgoing += team.hub.change_part(part)
+        return outgoing
+
+    # --- sums ------------------------------------------------------------------------------------
+
+    def _add_up(self, team: Team, told: Told) -> list[Outgoing]:
+        known = self._sums.find(told)
+        if known is not None:
+            return team.tell(known)
+        self._sums.add(team.number, told)
+        return self._tell_sums()
+
+    def _tell_sums(self) -> list[Outgoing]:
+        """What is complete now; also because a team is gone that it waited for."""
+        teams = self.active
+        found = self._sums.complete([team.number for team in teams])
+        return [out for heard in found for team in teams for out in team.tell(heard)]
+
+    # --- after a restart -------------------------------------------------------------------------
+
+    def replay(self, records: Sequence[AnyRecord]) -> None:
+        """Goes on where the coordinator of before was killed."""
+        self._chronicle.repeat(records[-1])
+        for record in records:
+            match record:
+                case Leased(team=team, epoch=epoch, length=length):
+                    if epoch > self._book.epoch:
+                        self._book = LeaseBook(epoch, length)
+                    self._book.restore(team, record.start, record.stop)
+                case Merged(number=number, epoch=epoch, offsets=offsets):
+                    self._last_round = max(self._last_round, number)
+                    self._closed = [RoundClosed(number=number, is_committed=True, sync=self.sync)]
+                    for team, offset in offsets.items():
+                        self._book.commit(team, offset)
+                case Closed(epoch=epoch, step=step, round=number, is_complete=is_complete):
+                    self._last_whole = number
+                    self._epoch_closed = EpochClosed(
+                        epoch=epoch, step=step, round=number, is_complete=is_complete
+                    )
+                case Switched(sync=sync):
+                    self._rounds.sync = sync
+                case TeamLost(team=team):
+                    self._book.take_back(team)
+                    self.teams.pop(team, None)
+        self._last_round += _ROUNDS_LOST
+        lost = RoundClosed(number=self._last_round, is_committed=False, sync=self.sync)
+        self._closed = [*self._closed, lost]
+        self._attendance.away_s = RETURN_S

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker's part in the merges of teams that train at their own pace.
+
+A round goes through four stages, and all members of a team go from one to the next after the same
+step, because they agree on it in the header of their exchange:
+
+- opened: every member keeps a copy of its state; the team's leader exchanges it with the other leaders,
+  in the background.
+- arrived: the leader has the mean, and gives it to its team.
+- held: every member has it, and the coordinator is told so.
+- closed: every team holds it. All take it: x += mean - copy, which keeps the progress made meanwhile.
+  If a team was lost before, nobody takes it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from gangline.runtime.handshake import copy_value
+from gangline.runtime.leaders import Exchange, Leaders, distance
+from gangline.runtime.messages import RoundDone, RoundFailed, RoundOpened
+from gangline.runtime.replica import Copy, Replica
+from gangline.spec.sync import NESTEROV
+
+if TYPE_CHECKING:
+    from gangline.collectives import Group
+    from gangline.runtime.client import ControlClient
+    from gangline.runtime.prepared import Prepared
+    from gangline.runtime.session import Session
+    from gangline.spec.sync import Sync
+
+OUTER_RATE = 0.7
+OUTER_MOMENTUM = 0.9
+"""The outer optimizer's, as published for DiLoCo (arXiv 2311.08105)."""
+
+
+_LOOK_S = 0.05
+
+
+class Stages(NamedTuple):
+    """The newest rounds that a worker knows to be opened, arrived, held and closed."""
+
+    opened: int
+    arrived: int
+    held: int
+    closed: int
+
+
+class Merging:
+    """The round that is under way, and what the last one left."""
+
+    def __init__(self, session: Session, prepared: Prepared) -> None:
+        assert session.client is not None
+        assert session.door is not None
+        self._client: ControlClient = session.client
+        self._session = session
+        self._replica = Replica(prepared)
+        place = session.place
+        self._leaders = Leaders(session.door, run=place.run, worker=place.worker)
+        self._last = -1
+        self._opened: RoundOpened | None = None
+        self._exchange: Exchange | None = None
+        self._copy: Copy | None = None
+        self._mean: Copy | None = None
+        self._mark = (0, 0)
+        self._merged = (0, 0)
+        """Epoch and offset up to which this team's samples were merged."""
+        self._reference = self._replica.copy(is_whole=False).values
+        self._momentum: torch.Tensor | None = None
+        self._busy_s = 0.0
+        self._is_told = False
+
+    @property
+    def last(self) -> int:
+        """The newest round that this worker has taken part in."""
+        return self._last
+
+    @property
+    def stages(self) -> Stages:
+        """What this worker can say in a header."""
+        post, opened = self._client.post, self._opened
+        number = -1 if opened is None else opened.number
+        has_mean = self._exchange is not None and self._exchange.mean is not None
+        is_held = self._mean is not None
+        return Stages(
+            opened=post.newest_opened,
+            arrived=number if has_mean or is_held else -1,
+            held=number if is_held else -1,
+            closed=post.newest_closed,
+        )
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether there is a round that has not ended."""
+        return self._opened is not None
+
+    # --- beside the training ---------------------------------------------------------------------
+
+    def advance(self, least: Stages, most: Stages, *, mark: tuple[int, int], sync: Sync) -> Sync:
+        """After a step: goes on to the next stage where all members can; how to go on from here.
+
+        `mark` is the epoch, and how many of its samples this team has used.
+        """
+        start_s = time.perf_counter()
+        opened = self._opened
+        if opened is None:
+            if least.opened > max(self._last, least.closed):
+                self.begin(least.opened, mark)
+        elif least.closed >= opened.number:
+            sync = self._end(sync)
+        elif least.held >= opened.number:
+            self._tell_held(opened)
+        elif most.arrived >= opened.number:
+            self._share()
+        self._busy_s += time.perf_counter() - start_s
+        return sync
+
+    def begin(self, number: int, mark: tuple[int, int]) -> None:
+        """Takes this team's copy; its leader begins to exchange."""
+        self._last = number
+        opened = self._client.post.opening(number)
+        if opened is None:
+            return  # so long ago that it is over
+        self._opened, self._mark = opened, mark
+        self._copy = self._replica.copy(is_whole=opened.is_end)
+        self._mean, self._is_told, self._busy_s = None, False, 0.0
+        if self._session.place.worker in opened.leaders:
+            copy, reference, samples = self._copy, self._reference, self._samples
+            self._exchange = Exchange(
+                lambda: self._leaders.exchange(opened, copy, reference, samples),
+                lambda error: self._client.send(RoundFailed(number=number, error=error[:1000])),
+            )
+
+    @property
+    def _samples(self) -> int:
+        """How many samples this team has used since its last merge."""
+        epoch, offset = self._mark
+        return offset - self._merged[1] if epoch == self._merged[0] else offset
+
+    def _share(self) -> None:
+        """The leader's mean becomes the team's."""
+        mean = None if self._exchange is None else self._exchange.mean
+        copy = self._mean if mean is None else mean.copy
+        own = None if copy is None else {"values": copy.values, "counters": list(copy.counters)}
+
+        def copy_over(group: Group) -> Any:
+            return own if group.size == 1 else copy_value(group, own, root=0)
+
+        found = self._session.communicator.call(copy_over)
+        self._mean = None if found is None else Copy(found["values"], tuple(found["counters"]))
+
+    def _tell_held(self, opened: RoundOpened) -> None:
+        if self._is_told or self._exchange is None or self._exchange.mean is None:
+            return
+        self._is_told = True
+        assert self._copy is not None
+        assert self._mean is not None
+        mean, count = self._exchange.mean, self._replica.num_parameters
+        own, common = self._copy.values[:count], self._mean.values[:count]
+        moved = distance(common, self._reference[:count])
+        self._client.send(
+            RoundDone(
+                number=opened.number,
+                epoch=self._mark[0],
+                offset=self._mark[1],
+                busy_s=self._busy_s + mean.cpu_s,
+                exchange_s=mean.took_s,
+                drift=min(distance(own, common) / moved, 1e6) if moved > 0 else 0.0,
+                sent_bytes=mean.sent_bytes,
+            )
+        )
+
+    def _end(self, sync: Sync) -> Sync:
+        """The round is over: takes its mean, or drops it."""
+        assert self._opened is not None
+        closed = self._client.post.closing(self._opened.number)
+        is_committed = closed is not None and closed.is_committed
+        if is_committed and self._mean is not None:
+            self._apply(self._opened, self._mean, sync)
+            self._merged = self._mark
+        elif self._exchange is not None:
+            self._leaders.break_off(self._exchange)
+            self._leaders.undo()
+        self._opened = self._exchange = self._copy = self._mean = None
+        return sync if closed is None else closed.sync
+
+    def _apply(self, opened: RoundOpened, mean: Copy, sync: Sync) -> None:
+        assert self._copy is not None
+        shared = mean.values[: self._replica.num_shared]
+        if opened.is_whole and sync.outer == NESTEROV:
+            mean = self._stepped(mean)
+            shared = mean.values[: self._replica.num_shared]
+        if opened.is_whole:
+            self._replica.become(mean)
+        else:
+            self._replica.move(shared - self._copy.values[: len(shared)])
+        self._reference = shared.clone()
+
+    def _stepped(self, mean: Copy) -> Copy:
+        """The outer optimizer's step: Nesterov momentum along the way that the mean has gone."""
+        count = self._replica.num_parameters
+        way = mean.values[:count] - self._reference[:count]
+        before = torch.zeros_like(way) if self._momentum is None else self._momentum
+        self._momentum = OUTER_MOMENTUM * before + way
+        values = mean.values.clone()
+        values[:count] = self._reference[:count] + OUTER_RATE * (
+            way + OUTER_MOMENTUM * self._momentum
+        )
+        return mean._replace(values=values)
+
+    # --- while the team waits --------------------------------------------------------------------
+
+    def complete(self, sync: Sync) -> Sync:
+        """Brings the round that is under way to its end, with everybody waiting for it."""
+        opened = self._opened
+        if opened is None:
+            return sync
+        post, number, exchange = self._client.post, opened.number, self._exchange
+        while exchange is not None and exchange.is_under_way:
+            exchange.wait(_LOOK_S)
+            if post.newest_closed >= number:
+                self._leaders.break_off(exchange)
+        self._share()
+        if self._mean is not None:
+            self._session.communicator.call(_meet)
+            self._tell_held(opened)
+        self._client.wait_post(lambda: post.newest_closed >= number or None, "the end of a round")
+        return self._end(sync)
+
+    # --- for members that come later -------------------------------------------------------------
+
+    def export(self) -> dict[str, Any]:
+        """What a member of the same team needs to go on as this one does."""
+        opened = self._opened
+        return {
+            "last": self._last,
+            "opened": None if opened is None else [opened.number, opened.group, opened.is_whole],
+            "copy": None if self._copy is None else [self._copy.values, [*self._copy.counters]],
+            "mean": None if self._mean is None else [self._mean.values, [*self._mean.counters]],
+            "mark": list(self._mark),
+            "merged": list(self._merged),
+            "reference": self._reference,
+            "momentum": self._momentum,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Becomes like the member that exported this."""
+        self.drop()
+        self._last = state["last"]
+        if state["opened"] is not None:
+            number, group, is_whole = state["opened"]
+            # Who comes later never leads this round: if its leader is lost, it counts nothing.
+            self._opened = RoundOpened(
+                number=number, group=group, is_whole=is_whole, leaders=(), addresses=()
+            )
+            values, counters = state["copy"]
+            self._copy = Copy(values, tuple(counters))
+            if state["mean"] is not None:
+                values, counters = state["mean"]
+                self._mean = Copy(values, tuple(counters))
+        self._mark, self._merged = tuple(state["mark"]), tuple(state["merged"])
+        self._reference, self._momentum = state["reference"], state["momentum"]
+
+    def drop(self) -> None:
+        """Takes no further part in the round that is under way."""
+        if self._exchange is not None:
+            self._leaders.break_off(self._exchange)
+        self._opened = self._exchange = self._copy = self._mean = None
+
+    def close(self) -> None:
+        """Ends what is under way."""
+        self.drop()
+        self._leaders.leave()
+
+
+def _meet(group: Group) -> None:
+    """Nobody goes on before everybody is here."""
+    group.all_reduce(torch.zeros(1))

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training has to do with teams: nothing, where all workers make every step together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gangline.runtime.merging import Stages
+from gangline.runtime.teamwork import Teamwork
+from gangline.spec.errors import ExchangeError
+
+if TYPE_CHECKING:
+    from gangline.runtime.agreement import Agreed, Statement
+    from gangline.runtime.membership import Membership
+    from gangline.runtime.position import Position
+    from gangline.runtime.prepared import Prepared
+    from gangline.runtime.session import Session
+    from gangline.runtime.views import ViewSchedule
+
+
+class Teaming:
+    """A worker's membership in a team, if it is in one; a failure breaks its group, as elsewhere."""
+
+    def __init__(
+        self, session: Session, prepared: Prepared, views: ViewSchedule, membership: Membership
+    ) -> None:
+        is_apart = views.newest.whole is not None
+        self.team = Teamwork(session, prepared, prepared.sync) if is_apart else None
+        """The team's part in the job; None where all workers are one."""
+        self._session = session
+        self._views = views
+        self._membership = membership
+
+    @property
+    def number(self) -> int:
+        """The team's number, 0 where there is only one."""
+        whole = self._views.newest.whole
+        return 0 if whole is None else whole.team
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this team speaks for the whole job, in what one worker does for all."""
+        whole = self._views.newest.whole
+        return whole is None or whole.first_rank == 0
+
+    def reach(self, position: Position, stop: int, *, length: int) -> int:
+        """How far the worker's group may go in its order of the epoch."""
+        if self.team is None:
+            return min(stop, length)
+        try:
+            return self.team.reach(position.epoch, stop, length=length)
+        except ExchangeError as error:
+            self._membership.fail(error, position)
+            return 0  # the loop comes to its end, where the group is mended
+
+    def locate(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Where in the epoch's order a part of the group's own order is."""
+        if self.team is None:
+            return [(start, stop)]
+        return [(lease.start, lease.stop) for lease in self.team.locate(start, stop)]
+
+    def stated(self, statement: Statement) -> Statement:
+        """What this worker says in the header of an exchange, with what it knows of rounds."""
+        if self.team is None:
+            return statement
+        return statement._replace(**self.team.merging.stages._asdict())
+
+    def after_step(self, agreed: Agreed | None, position: Position) -> None:
+        """Goes on with the round that merges the teams, if there is one."""
+        if self.team is None or agreed is None:
+            return
+        try:
+            self.team.after_step(_stages(agreed.least), _stages(agreed.most), position)
+        except ExchangeError as error:
+            self._membership.fail(error, position)
+
+    def come_over(self) -> bool:
+        """Whether this worker was given another team, which it enters as if it had just come."""
+        client = self._session.client
+        if self.team is None or client is None or not client.has_moved:
+            return False
+        self._membership.move()
+        self.team.move()
+        return True
+
+    def close(self) -> None:
+        """Ends what is under way."""
+        if self.team is not None:
+            self.team.close()
+
+
+def _stages(said: Statement) -> Stages:
+    return Stages(said.opened, said.arrived, said.held, said.closed)

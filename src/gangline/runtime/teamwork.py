@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker as a member of a team: which samples are the team's, and when it meets the other teams."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gangline.control.leasing import Lease
+from gangline.runtime.merging import Merging
+from gangline.runtime.messages import (
+    MAX_SUMMED,
+    EpochClosed,
+    LeaseAsked,
+    Reached,
+    RoundOpened,
+    Told,
+)
+from gangline.spec.errors import UsageError
+from gangline.spec.sync import LOCAL, parse_sync
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gangline.runtime.client import ControlClient
+    from gangline.runtime.merging import Stages
+    from gangline.runtime.position import Position
+    from gangline.runtime.prepared import Prepared
+    from gangline.runtime.session import Session
+    from gangline.spec.sync import Sync
+
+
+class Teamwork:
+    """The team's order of the epoch, and its meetings with the other teams."""
+
+    def __init__(self, session: Session, prepared: Prepared, sync: Sync) -> None:
+        assert session.client is not None
+        self._client: ControlClient = session.client
+        self.merging = Merging(session, prepared)
+        self.sync = sync
+        self._epoch = -1
+        self._leases: list[Lease] = []
+        self._steps = 0
+        """How many steps were made since the last stop."""
+        self._last_closing = -1
+        self._is_epoch_over = True
+
+    # --- samples ---------------------------------------------------------------------------------
+
+    def reach(self, epoch: int, stop: int, *, length: int) -> int:
+        """How far the team's order goes: up to `stop`, or less where nothing more is to be had."""
+        if epoch != self._epoch:
+            self._check_left(epoch)
+            self._epoch, self._leases, self._is_epoch_over = epoch, [], False
+        while self._given < stop:
+            number = len(self._leases)
+            lease = self._lease(number, length)
+            if lease.start == lease.stop:
+                break
+            self._leases.append(lease)
+            self._ask(number + 1, length)  # so that it is there when it is needed
+        return min(stop, self._given)
+
+    def _check_left(self, epoch: int) -> None:
+        if not self._is_epoch_over:
+            raise UsageError(
+                f"the loop asked for epoch {epoch} before the end of epoch {self._epoch}: where groups "
+                f"train at their own pace (sync={str(self.sync)!r}), the samples of an epoch are lent "
+                "to them, and all must be used. Go through the loader to its end instead of leaving "
+                "it by `break`, or train with sync='full'"
+            )
+
+    @property
+    def _given(self) -> int:
+        return sum(lease.stop - lease.start for lease in self._leases)
+
+    def _ask(self, number: int, length: int) -> None:
+        self._client.send(LeaseAsked(epoch=self._epoch, number=number, length=length))
+
+    def _lease(self, number: int, length: int) -> Lease:
+        post, epoch = self._client.post, self._epoch
+        if post.lease(epoch, number) is None:
+            self._ask(number, length)
+        granted = self._client.wait_post(lambda: post.lease(epoch, number), "samples")
+        return Lease(granted.start, granted.stop)
+
+    def locate(self, start: int, stop: int) -> list[Lease]:
+        """Where in the epoch's order a part of the team's order is."""
+        found = []
+        before = 0
+        for lease in self._leases:
+            size = lease.stop - lease.start
+            low, high = max(start, before), min(stop, before + size)
+            if low < high:
+                found.append(Lease(lease.start + low - before, lease.start + high - before))
+            before += size
+        return found
+
+    # --- meeting the other teams -----------------------------------------------------------------
+
+    def after_step(self, least: Stages, most: Stages, position: Position) -> None:
+        """A step was made, and all members of the team agree on these stages."""
+        mark = (position.epoch, position.start)
+        self.sync = self.merging.advance(least, most, mark=mark, sync=self.sync)
+        self._steps += 1
+        if self.sync.kind == LOCAL and self._steps >= self.sync.steps:
+            self.meet(position, is_end=False)
+
+    def meet(self, position: Position, *, is_end: bool) -> EpochClosed | None:
+        """Stops until all teams are merged; at the end of an epoch, how that ended."""
+        self.sync = self.merging.complete(self.sync)
+        mark = (position.epoch, position.start)
+        self._client.send(
+            Reached(
+                epoch=mark[0],
+                offset=mark[1],
+                step=position.step,
+                is_end=is_end,
+                after=self.merging.last,
+            )
+        )
+        try:
+            return self._wait_merged(mark, is_end=is_end)
+        finally:
+            self._client.withdraw(Reached)
+
+    def _wait_merged(self, mark: tuple[int, int], *, is_end: bool) -> EpochClosed | None:
+        post = self._client.post
+        while True:
+            found = self._client.wait_post(partial(self._find_news, mark[0], is_end), "other teams")
+            if isinstance(found, EpochClosed):
+                self._last_closing = found.round
+                self._steps = 0
+                self._is_epoch_over = found.is_complete
+                post.forget_lease(self._epoch, len(self._leases))
+                return found
+            assert isinstance(found, RoundOpened)
+            self.merging.begin(found.number, mark)
+            self.sync = self.merging.complete(self.sync)
+            closed = post.closing(found.number)
+            is_merged = closed is not None and closed.is_committed
+            if is_merged and found.is_whole and not is_end:
+                self._steps = 0
+                return None
+
+    def _find_news(self, epoch: int, is_end: bool) -> EpochClosed | RoundOpened | None:
+        """What the coordinator says to a team that waits. Rounds come in order, for all members."""
+        post = self._client.post
+        opened = post.next_opening(self.merging.last)
+        closed = post.epoch_closed
+        if closed is None or not is_end:
+            return opened
+        is_news = closed.round > self._last_closing and closed.epoch == epoch
+        # Others may be in the next epoch already, and have had a round opened there.
+        is_first = opened is None or opened.number > closed.round
+        return closed if is_news and is_first else opened
+
+    # --- for members that come later -------------------------------------------------------------
+
+    def export(self) -> dict[str, Any]:
+        """What a member of the same team needs to go on as this one does."""
+        return {
+            "merging": self.merging.export(),
+            "sync": str(self.sync),
+            "steps": self._steps,
+            "closing": self._last_closing,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Becomes like the member that exported this."""
+        self.merging.load(state["merging"])
+        self.sync = parse_sync(state["sync"])
+        self._steps, self._last_closing = state["steps"], state["closing"]
+        self._forget_order()
+
+    def move(self) -> None:
+        """This worker is given to another team."""
+        self.merging.drop()
+        self._forget_order()
+
+    def _forget_order(self) -> None:
+        self._epoch, self._leases, self._is_epoch_over = -1, [], True
+
+    # --- sums ------------------------------------------------------------------------------------
+
+    def add_up(self, values: Sequence[float], *, epoch: int, call: int) -> tuple[float, ...]:
+        """The sum over all teams; every member of a team brings that of its team."""
+        if len(values) > MAX_SUMMED:
+            raise UsageError(
+                f"gangline.mean was given {len(values) - 1} values at once: where groups train at "
+                f"their own pace these go through the coordinator, at most {MAX_SUMMED - 1} of them. "
+                "Bring them together in parts"
+            )
+        post = self._client.post
+        if post.heard(epoch, call) is None:
+            self._client.send(Told(epoch=epoch, call=call, values=tuple(values)))
+        heard = self._client.wait_post(lambda: post.heard(epoch, call), "the other teams")
+        return tuple(heard.values)
+
+    def close(self) -> None:
+        """Ends what is under way."""
+        self.merging.close()

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How tightly groups of workers are held together: what `--sync` and `prepare(sync=…)` take.
+
+    full                       every step sums the gradients of all workers: exact (the default)
+    none                       groups train apart, and are averaged at the end of each epoch
+    percentage(0.25)           groups are averaged after every fourth global batch, in the background
+    local(16)                  groups stop after 16 steps each, and are averaged
+    local(16, nesterov)        the same, with an outer optimizer (Nesterov momentum, as in DiLoCo)
+    flexible                   how often is found from what exchanging costs, while the job runs
+    auto                       full or flexible, by the measured cost of a global exchange
+
+Levels of a structure are separated by `/`, from the leaves up: `full/flexible` sums gradients in the
+lowest two levels, and averages the groups above them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import msgspec
+
+from gangline.spec.errors import UsageError
+
+FULL = "full"
+NONE = "none"
+PERCENTAGE = "percentage"
+LOCAL = "local"
+FLEXIBLE = "flexible"
+AUTO = "auto"
+KINDS = (FULL, NONE, PERCENTAGE, LOCAL, FLEXIBLE, AUTO)
+AVERAGE = "average"
+NESTEROV = "nesterov"
+OUTER = (AVERAGE, NESTEROV)
+"""What is done with the mean of the groups: taken, or followed with momentum."""
+
+_FORM = re.compile(r"(?P<kind>[a-z]+)(?:\((?P<arguments>[^()]*)\))?")
+_EXAMPLE = (
+    "write for example full, none, percentage(0.25), local(16), local(16, nesterov), flexible"
+)
+
+
+class Sync(msgspec.Struct, frozen=True, kw_only=True):
+    """How the groups above the synchronous levels are held together."""
+
+    kind: str = FULL
+    rate: float = 1.0
+    """`percentage`: exchanges per global batch, above 0 and below 1."""
+    steps: int = 1
+    """`local`: steps of a group between two exchanges."""
+    outer: str = AVERAGE
+    """`local`: the outer optimizer."""
+    levels: int = 1
+    """How many levels, from the leaves up, sum their gradients in every step."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UsageError(f"sync {self.kind!r} is not known: {_EXAMPLE}")
+        if not (math.isfinite(self.rate) and 0 < self.rate <= 1):
+            raise UsageError(
+                f"percentage({self.rate:g}): the rate is a part of the steps, above 0 and at most 1"
+            )
+        if self.steps < 1:
+            raise UsageError(f"local({self.steps}): a number of steps is at least 1")
+        if self.outer not in OUTER:
+            raise UsageError(
+                f"the outer optimizer {self.outer!r} is not known; choose one of: {', '.join(OUTER)}"
+            )
+        if self.levels < 1:
+            raise UsageError(f"at least the lowest level is synchronous, not {self.levels} levels")
+
+    @property
+    def is_relaxed(self) -> bool:
+        """Whether there are groups that train at their own pace."""
+        return self.kind not in (FULL, AUTO)
+
+    def __str__(self) -> str:
+        below = "full/" * (self.levels - 1)
+        match self.kind:
+            case "percentage":
+                return f"{below}percentage({self.rate!r})"
+            case "local":
+                outer = "" if self.outer == AVERAGE else f", {self.outer}"
+                return f"{below}local({self.steps}{outer})"
+            case _:
+                return f"{below}{self.kind}"
+
+
+IN_STEP = Sync()
+"""All workers sum their gradients in every step."""
+
+
+def parse_sync(text: str) -> Sync:
+    """What a user wrote. Raises UsageError where it means nothing."""
+    *below, top = [part.strip() for part in text.split("/")]
+    for level in below:
+        if level != FULL:
+            raise UsageError(
+                f"sync {text!r}: only the highest level can be relaxed, the levels below it are "
+                f"full, not {level!r}; {_EXAMPLE}"
+            )
+    match = _FORM.fullmatch(top)
+    if match is None:
+        raise UsageError(f"sync {text!r} cannot be read: {_EXAMPLE}")
+    given = match["arguments"]
+    arguments = [] if given is None else [part.strip() for part in given.split(",")]
+    return _sync_of(text, match["kind"], arguments, levels=1 + len(below))
+
+
+def _sync_of(text: str, kind: str, arguments: list[str], *, levels: int) -> Sync:
+    try:
+        match kind, arguments:
+            case ("percentage", [rate]):
+                value = float(rate)
+                is_all = value == 1
+                return Sync(kind=FULL if is_all else PERCENTAGE, rate=value, levels=levels)
+            case ("local", [steps]):
+                return Sync(kind=LOCAL, steps=int(steps), levels=levels)
+            case ("local", [steps, outer]):
+                return Sync(kind=LOCAL, steps=int(steps), outer=outer, levels=levels)
+            case (_, []) if kind not in (PERCENTAGE, LOCAL):
+                return Sync(kind=kind, levels=levels)
+    except ValueError as error:
+        raise UsageError(f"sync {text!r}: {error}; {_EXAMPLE}") from error
+    raise UsageError(f"sync {text!r} cannot be read: {_EXAMPLE}")
