@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from test_hub import Room
 
 from gangline.runtime.coordinator import Federation
+from gangline.runtime.coordinator.attendance import AWAY_S
+from gangline.runtime.coordinator.journal import FileJournal
 from gangline.runtime.messages import (
     LeaseAsked,
     LeaseGranted,
@@ -18,15 +20,25 @@ from gangline.runtime.messages import (
     RoundOpened,
     ViewPublished,
 )
+from gangline.spec.structure import RING, Structure
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gangline.runtime.coordinator.teams import Teams
     from gangline.spec.event import Event
-    from gangline.spec.structure import Structure
     from gangline.spec.view import View
 
 LENGTH = 96
+PAIRS = Structure(
+    topology=RING,
+    leader=0,
+    groups=(
+        Structure(topology=RING, leader=0, members=(0, 1)),
+        Structure(topology=RING, leader=2, members=(2, 3)),
+    ),
+)
 
 
 class Memory:
@@ -140,3 +152,35 @@ def founded(expected: int = 2, **options: Any) -> TeamRoom:
     for worker in range(expected):
         room.step_of(worker, 0)
     return room
+
+
+def restart(room: TeamRoom, path: Path) -> None:
+    """The coordinator is killed, and started again from its journal."""
+    room.options["journal"] = FileJournal(path)
+    room.told.clear()
+    room.start()
+
+
+def through_epoch(room: TeamRoom, epoch: int) -> dict[int, int]:
+    """All teams use what there is, meet and are merged; how much each has used."""
+    used = {team.leader: 0 for team in room.teams.active}
+    numbers = dict.fromkeys(used, 0)
+    open_for = set(used)
+    while open_for:
+        for leader in sorted(open_for):
+            start, stop = room.lease(leader, numbers[leader], epoch=epoch)
+            numbers[leader] += 1
+            used[leader] += stop - start
+            if start == stop:
+                open_for.discard(leader)
+    for leader, offset in used.items():
+        room.reach(leader, offset, epoch=epoch, step=10 * (epoch + 1) + leader)
+    for leader, offset in used.items():
+        room.done(leader, offset, epoch=epoch)
+    return used
+
+
+def lose_worker(room: TeamRoom, worker: int) -> None:
+    room.hub.disconnect(worker)
+    room.tick()
+    room.tick(AWAY_S + 0.1)

@@ -3,69 +3,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from federations import LENGTH, TeamRoom, founded
+from federations import LENGTH, PAIRS, TeamRoom, founded, lose_worker, through_epoch
 
-from gangline.runtime.coordinator.attendance import AWAY_S, RETURN_S
-from gangline.runtime.coordinator.journal import FileJournal
 from gangline.runtime.coordinator.status import ReplanRequest
 from gangline.runtime.messages import (
-    Dismissed,
     EpochClosed,
-    Goodbye,
     Heard,
     LeaseAsked,
     LeaseGranted,
-    Leaving,
-    Ping,
     Reached,
     Refused,
     RoundClosed,
     RoundFailed,
     RoundOpened,
     Told,
-    ViewPublished,
 )
 from gangline.spec.errors import UsageError
-from gangline.spec.event import Decision, LeaseReturned, RoundEnded, SamplesLeased
+from gangline.spec.event import Decision, RoundEnded, SamplesLeased
 from gangline.spec.structure import RING, Structure
 from gangline.spec.sync import parse_sync
 from gangline.spec.view import Whole
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-PAIRS = Structure(
-    topology=RING,
-    leader=0,
-    groups=(
-        Structure(topology=RING, leader=0, members=(0, 1)),
-        Structure(topology=RING, leader=2, members=(2, 3)),
-    ),
-)
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Path:
-    return tmp_path / "journal.jsonl"
-
-
-def restart(room: TeamRoom, path: Path) -> None:
-    """The coordinator is killed, and started again from its journal."""
-    room.options["journal"] = FileJournal(path)
-    room.told.clear()
-    room.start()
-
-
-def open_round(room: TeamRoom) -> RoundOpened:
-    """All teams have come to the end, and are told to merge."""
-    for team in room.teams.active:
-        room.reach(team.leader, 0)
-    opened: RoundOpened = room.last(room.teams.active[0].leader, RoundOpened)
-    return opened
-
 
 # --- founding ----------------------------------------------------------------------------------------
 
@@ -168,25 +126,6 @@ def test_the_next_epochs_samples_are_there_when_all_of_this_one_are_merged() -> 
     room.told.clear()
     room.say(1, LeaseAsked(epoch=0, number=0, length=LENGTH))
     assert not room.told, "what is asked of an epoch that is over is nobody's"
-
-
-def through_epoch(room: TeamRoom, epoch: int) -> dict[int, int]:
-    """All teams use what there is, meet and are merged; how much each has used."""
-    used = {team.leader: 0 for team in room.teams.active}
-    numbers = dict.fromkeys(used, 0)
-    open_for = set(used)
-    while open_for:
-        for leader in sorted(open_for):
-            start, stop = room.lease(leader, numbers[leader], epoch=epoch)
-            numbers[leader] += 1
-            used[leader] += stop - start
-            if start == stop:
-                open_for.discard(leader)
-    for leader, offset in used.items():
-        room.reach(leader, offset, epoch=epoch, step=10 * (epoch + 1) + leader)
-    for leader, offset in used.items():
-        room.done(leader, offset, epoch=epoch)
-    return used
 
 
 # --- rounds ------------------------------------------------------------------------------------------
@@ -381,291 +320,3 @@ def test_a_sum_does_not_wait_for_a_team_that_is_lost() -> None:
         room.say(worker, Told(epoch=1, call=0, values=(1.0,)))
     lose_worker(room, 2)
     assert room.last(0, Heard).values == (2.0,)
-
-
-# --- lost teams --------------------------------------------------------------------------------------
-
-
-def lose_worker(room: TeamRoom, worker: int) -> None:
-    room.hub.disconnect(worker)
-    room.tick()
-    room.tick(AWAY_S + 0.1)
-
-
-def test_the_samples_of_a_lost_team_are_leased_again_and_the_rest_divides_its_work() -> None:
-    room = founded(3, sync="percentage(0.5)")
-    leases = [room.lease(worker, 0) for worker in range(3)]
-    room.step_of(0, 1)
-    room.step_of(1, 1)
-    room.step_of(2, 1)
-    assert room.has(2, RoundOpened)
-    lose_worker(room, 2)
-    assert [team.number for team in room.teams.active] == [0, 1]
-    (returned,) = room.events(LeaseReturned)
-    assert (returned.team, returned.start, returned.stop) == (2, *leases[2])
-    assert not room.last(0, RoundClosed).is_committed, "a round without one of its teams is void"
-    (said,) = [one for one in room.events(Decision) if one.what == "lose_team"]
-    assert "team 2 is lost: none of its workers has been connected for" in said.reason
-    assert [room.view_of(worker).shares for worker in (0, 1)] == [(6,), (6,)]
-    assert room.view_of(1).whole == Whole(
-        team=1, first_rank=1, workers=2, first_sample=6, samples=12
-    )
-    given = []
-    for worker in (0, 1):
-        number = 1
-        while (lease := room.lease(worker, number)) != (0, 0):
-            given += list(range(*lease))
-            number += 1
-    assert set(range(*leases[2])) <= set(given)
-    assert len(given) == len(set(given))
-
-
-def test_a_team_is_not_lost_by_a_line_that_comes_back() -> None:
-    room = founded()
-    room.hub.disconnect(1)
-    room.tick()
-    room.tick(AWAY_S / 2)
-    room.hello(1)
-    room.tick(AWAY_S)
-    assert len(room.teams.active) == 2
-
-
-def test_a_silent_team_is_missed_only_where_others_wait_for_it() -> None:
-    room = founded()
-    room.tick(60.0)
-    assert len(room.teams.active) == 2
-    room.say(0, Ping(sent_s=0.0))
-    room.say(1, Ping(sent_s=0.0))
-    room.reach(0, 0)
-    room.tick(10.0)
-    assert [team.number for team in room.teams.active] == [0]
-    (said,) = [one for one in room.events(Decision) if one.what == "lose_team"]
-    assert "silent for 10.0 s while other teams wait for it" in said.reason
-    assert room.last(0, RoundOpened).leaders == (0,), "who is left goes on alone"
-
-
-def test_the_last_team_is_never_given_up() -> None:
-    room = founded()
-    lose_worker(room, 1)
-    lose_worker(room, 0)
-    assert [team.number for team in room.teams.active] == [0]
-
-
-def test_a_worker_whose_team_was_given_up_enters_another() -> None:
-    room = founded()
-    lose_worker(room, 1)
-    room.step_of(0, 1)
-    room.lease(0, 0)
-    room.say(1, Ping(sent_s=0.0))
-    room.tick()
-    assert room.view_of(1).members == (0, 1)
-    for worker in (0, 1):
-        room.step_of(worker, 2)
-    room.tick()
-    assert room.view_of(1).whole == Whole(
-        team=0, first_rank=0, workers=2, first_sample=0, samples=12
-    )
-    assert room.last(1, LeaseGranted).number == 0, "it knows its new team's order"
-
-
-def test_a_worker_that_is_back_when_the_job_is_over_is_told_that_it_was_left_behind() -> None:
-    room = founded()
-    lose_worker(room, 1)
-    room.say(0, Goodbye(reason="done"))
-    room.say(1, Ping(sent_s=0.0))
-    assert room.last(1, Refused).is_left_behind
-    room.told.clear()
-    room.hello(1)
-    assert room.last(1, Refused).is_left_behind
-
-
-def test_a_newcomer_enters_the_smallest_team_or_that_of_whom_it_replaces() -> None:
-    room = founded(
-        3,
-        structure=Structure(
-            topology=RING,
-            leader=0,
-            groups=(Structure(topology=RING, leader=0, members=(0, 1)), Structure.flat((2,))),
-        ),
-    )
-    assert [team.members for team in room.teams.active] == [(0, 1), (2,)]
-    worker = room.hello(pid=77)
-    room.ready(worker)
-    room.tick()
-    assert room.view_of(worker).members == (2, worker)
-    whole = room.view_of(worker).whole
-    assert whole is not None
-    assert whole.team == 1
-
-
-def test_a_round_fails_when_a_team_has_another_leader() -> None:
-    room = founded(4, structure=PAIRS, sync="percentage(0.25)")
-    for worker in (0, 2):
-        room.lease(worker, 0)
-    for number in (1, 2, 3):
-        for worker in range(4):
-            room.step_of(worker, number)
-    assert room.last(3, RoundOpened).leaders == (0, 2)
-    room.say(0, Leaving())
-    room.tick()
-    assert room.view_of(1).members == (1,)
-    assert not room.last(3, RoundClosed).is_committed
-    (ended,) = room.events(RoundEnded)
-    assert ended.reason == "team 0 has another leader"
-
-
-def test_a_team_that_leaves_gives_its_samples_back() -> None:
-    room = founded()
-    leases = [room.lease(worker, 0) for worker in (0, 1)]
-    room.say(1, Leaving())
-    room.tick()
-    assert room.has(1, Dismissed)
-    room.say(1, Goodbye(reason="asked to leave"))
-    room.tick()
-    (returned,) = room.events(LeaseReturned)
-    assert (returned.start, returned.stop) == leases[1]
-    assert room.view_of(0).shares == (12,)
-
-
-def test_nobody_is_missed_when_the_teams_end_one_after_the_other() -> None:
-    room = founded()
-    through_epoch(room, 0)
-    for worker in (0, 1):
-        room.say(worker, Goodbye(reason="done"))
-        room.tick(AWAY_S)
-    assert not room.events(LeaseReturned)
-    assert not [one for one in room.events(Decision) if one.what == "lose_team"]
-
-
-# --- started again -----------------------------------------------------------------------------------
-
-
-def test_teams_leases_and_merges_are_as_they_were_after_a_restart(journal: Path) -> None:
-    room = founded(sync="percentage(0.5)", journal=FileJournal(journal))
-    leases = [room.lease(worker, 0) for worker in (0, 1)]
-    room.step_of(0, 1)
-    room.step_of(1, 1)
-    for worker in (0, 1):
-        room.done(worker, 12)
-    views = [room.view_of(worker) for worker in (0, 1)]
-    restart(room, journal)
-    assert [team.members for team in room.teams.active] == [(0,), (1,)]
-    for worker in (0, 1):
-        room.hello(worker)
-        assert room.view_of(worker) == views[worker]
-        granted = room.last(worker, LeaseGranted)
-        assert (granted.start, granted.stop) == leases[worker]
-    assert room.teams._book.num_committed == 24
-    assert room.lease(0, 0) == leases[0]
-    assert room.lease(0, 1)[0] == leases[1][1]
-
-
-def test_a_pending_round_is_closed_for_who_comes_back_after_a_restart(journal: Path) -> None:
-    room = founded(sync="percentage(0.5)", journal=FileJournal(journal))
-    for worker in (0, 1):
-        room.lease(worker, 0)
-        room.step_of(worker, 1)
-    pending = room.last(0, RoundOpened).number
-    room.done(0, 12)
-    restart(room, journal)
-    for worker in (0, 1):
-        room.hello(worker)
-        closed = room.last(worker, RoundClosed)
-        assert closed.number >= pending
-        assert not closed.is_committed
-    for number in (2, 3):
-        room.step_of(0, number)
-        room.step_of(1, number)
-    assert room.last(0, RoundOpened).number > closed.number
-
-
-def test_a_committed_round_is_told_again_after_a_restart(journal: Path) -> None:
-    room = founded(sync="percentage(0.5)", journal=FileJournal(journal))
-    for worker in (0, 1):
-        room.lease(worker, 0)
-        room.step_of(worker, 1)
-    number = room.last(0, RoundOpened).number
-    for worker in (0, 1):
-        room.done(worker, 12)
-    restart(room, journal)
-    room.hello(1)
-    told = [one for one in room.told[1] if isinstance(one, RoundClosed)]
-    assert (told[0].number, told[0].is_committed) == (number, True)
-
-
-def test_the_end_of_an_epoch_is_told_again_after_a_restart(journal: Path) -> None:
-    room = founded(journal=FileJournal(journal))
-    through_epoch(room, 0)
-    closed = room.last(1, EpochClosed)
-    restart(room, journal)
-    room.hello(1)
-    assert room.last(1, EpochClosed) == closed
-    assert room.lease(0, 0, epoch=1)[0] == 0
-
-
-def test_a_job_that_is_over_is_not_gone_on_with(journal: Path) -> None:
-    room = founded(journal=FileJournal(journal))
-    through_epoch(room, 0)
-    for worker in (0, 1):
-        room.say(worker, Goodbye(reason="done"))
-    restart(room, journal)
-    assert room.hub.status().view is None
-
-
-def test_a_lost_team_stays_lost_after_a_restart(journal: Path) -> None:
-    room = founded(3, journal=FileJournal(journal))
-    leases = [room.lease(worker, 0) for worker in range(3)]
-    lose_worker(room, 2)
-    restart(room, journal)
-    assert [team.number for team in room.teams.active] == [0, 1]
-    assert room.teams._book.num_free == LENGTH - sum(stop - start for start, stop in leases[:2])
-    assert [team.batch for team in room.teams.active] == [6, 6]
-
-
-def test_what_was_written_down_last_is_in_the_events_after_a_restart(journal: Path) -> None:
-    room = founded(sync="percentage(0.5)", journal=FileJournal(journal))
-    leases = [room.lease(worker, 0) for worker in (0, 1)]
-    room.log.events.pop()
-    restart(room, journal)
-    assert [(one.start, one.stop) for one in room.events(SamplesLeased)] == leases
-    for worker in (0, 1):
-        room.hello(worker)
-        room.step_of(worker, 1)
-        room.step_of(worker, 2)
-    for worker in (0, 1):
-        room.done(worker, 12)
-    ended = room.log.events.pop()
-    restart(room, journal)
-    (again,) = room.events(RoundEnded)
-    assert (again.number, again.offsets) == (ended.number, ended.offsets)
-    assert again.is_committed
-
-
-def test_a_mode_that_was_set_still_holds_after_a_restart(journal: Path) -> None:
-    room = founded(journal=FileJournal(journal))
-    room.hub.set_sync(parse_sync("local(7)"))
-    restart(room, journal)
-    assert room.teams.sync == parse_sync("local(7)")
-
-
-def test_teams_have_time_to_come_back_after_a_restart(journal: Path) -> None:
-    room = founded(journal=FileJournal(journal))
-    restart(room, journal)
-    room.hello(0)
-    room.tick()
-    room.tick(AWAY_S + 0.1)
-    assert len(room.teams.active) == 2
-    room.tick(RETURN_S)
-    assert [team.number for team in room.teams.active] == [0]
-
-
-def test_who_meets_others_is_waited_for_after_a_restart(journal: Path) -> None:
-    room = founded(journal=FileJournal(journal))
-    used = {worker: room.lease(worker, 0)[1] for worker in (0, 1)}
-    room.reach(0, used[0])
-    restart(room, journal)
-    for worker in (0, 1):
-        room.hello(worker)
-        room.reach(worker, used[worker])
-    assert room.last(1, RoundOpened).is_whole
-    assert room.has(0, ViewPublished)

@@ -9,6 +9,7 @@ from gangline.control.rounds import (
     BUSY_PART,
     DRIFT,
     MAX_BUSY_PART,
+    MAX_RARITY,
     Report,
     Round,
     RoundClock,
@@ -119,3 +120,18 @@ def test_patience_grows_with_what_rounds_take() -> None:
     assert rounds.patience_s == 2.0
     ended(rounds, opened_s=100.0, took_s=3.0, busy_s=0.1)
     assert rounds.patience_s == 15.0
+
+
+@pytest.mark.parametrize("mode", ["percentage(0.5)", "flexible"])
+def test_rounds_come_more_rarely_when_a_team_is_held_up(mode: str) -> None:
+    rounds = clock(mode)
+    ended(rounds, opened_s=0.0, took_s=1.0, busy_s=0.01)
+    rounds.begin(10.0)
+    rounds.lower()
+    rounds.add_samples(2 * BATCH)
+    assert not rounds.is_due(11.5)
+    rounds.add_samples(2 * BATCH)
+    assert rounds.is_due(12.0)
+    for _ in range(10):
+        rounds.lower()
+    assert rounds.rarity == MAX_RARITY

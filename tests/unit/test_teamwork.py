@@ -9,6 +9,7 @@ import pytest
 
 from gangline.control.leasing import Lease
 from gangline.runtime import teamwork
+from gangline.runtime.agreement import Agreed, Statement
 from gangline.runtime.messages import (
     MAX_SUMMED,
     EpochClosed,
@@ -22,8 +23,10 @@ from gangline.runtime.messages import (
 from gangline.runtime.position import Position
 from gangline.runtime.teampost import TeamPost
 from gangline.runtime.teamwork import Teamwork
+from gangline.runtime.views import ViewSchedule
 from gangline.spec.errors import UsageError
 from gangline.spec.sync import Sync, parse_sync
+from gangline.spec.view import View
 
 
 class Line:
@@ -202,3 +205,26 @@ def test_sums_go_through_the_coordinator_and_are_small(team: Any, line: Line) ->
     assert team.add_up([2.0], epoch=1, call=0) == (5.0,)
     with pytest.raises(UsageError, match=r"gangline\.mean was given 32768 values at once"):
         team.add_up([0.0] * (MAX_SUMMED + 1), epoch=1, call=1)
+
+
+class Publisher:
+    """A line on which views have come."""
+
+    def __init__(self, *views: View, has_moved: bool) -> None:
+        self._views = {view.number: view for view in views}
+        self.newest_view = max(self._views)
+        self.has_moved = has_moved
+
+    def view(self, number: int) -> View:
+        return self._views[number]
+
+
+@pytest.mark.parametrize("has_moved", [False, True])
+def test_a_view_of_another_team_is_not_agreed_on(has_moved: bool) -> None:
+    first, later = (View(number=number, members=(0,), shares=(4,)) for number in (0, 3))
+    schedule = ViewSchedule(first, Publisher(later, has_moved=has_moved))  # type: ignore[arg-type]
+    assert schedule.held == (0 if has_moved else 3)
+    heard = Statement(*[0] * len(Statement._fields))._replace(newest_view=3, last_cut=5)
+    adopted = schedule.agree(Agreed(heard, heard, units=(), sizes=()))
+    assert (adopted is None) == has_moved
+    assert schedule.newest is (first if has_moved else later)

@@ -21,6 +21,7 @@ MAX_BUSY_PART = 0.15
 DRIFT = 0.7
 """Teams whose copies are further from their mean than this, by how far the mean has moved since the
 last round, pull in different directions: they are merged more often."""
+MAX_RARITY = 8.0
 _REMEMBERED = 5
 _MIN_PATIENCE_S = 2.0
 _PATIENCE_ROUNDS = 5.0
@@ -71,6 +72,8 @@ class RoundClock:
         self._global_batch = global_batch
         self._samples = 0
         self._opened_s = now
+        self.rarity = 1.0
+        """How many times more rarely than asked for: a team is held up by one of its workers."""
         self._took: deque[float] = deque(maxlen=_REMEMBERED)
         self._busy: deque[float] = deque(maxlen=_REMEMBERED)
         self._drift: deque[float] = deque(maxlen=_REMEMBERED)
@@ -83,7 +86,7 @@ class RoundClock:
         """Whether a round in the background is due."""
         match self.sync.kind:
             case kind if kind == PERCENTAGE:
-                return self._samples * self.sync.rate >= self._global_batch
+                return self._samples * self.sync.rate >= self._global_batch * self.rarity
             case kind if kind == FLEXIBLE:
                 is_new = self._samples >= self._global_batch
                 return is_new and now - self._opened_s >= self.interval_s
@@ -106,7 +109,7 @@ class RoundClock:
             return 0.0
         took_s, busy_s = median(self._took), median(self._busy)
         part = min(BUSY_PART * max(1.0, self.drift / DRIFT), MAX_BUSY_PART)
-        return max(took_s, busy_s / part)
+        return max(took_s, busy_s / part) * self.rarity
 
     @property
     def drift(self) -> float:
@@ -117,6 +120,10 @@ class RoundClock:
     def patience_s(self) -> float:
         """How long a round may take before somebody is asked for."""
         return max(_MIN_PATIENCE_S, _PATIENCE_ROUNDS * max(self._took, default=0.0))
+
+    def lower(self) -> None:
+        """Opens rounds half as often, within limits."""
+        self.rarity = min(2 * self.rarity, MAX_RARITY)
 
     def begin(self, now: float) -> None:
         """A round is opened."""

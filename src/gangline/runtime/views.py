@@ -43,8 +43,12 @@ class ViewSchedule:
 
     @property
     def held(self) -> int:
-        """The number of the newest view that this worker knows of."""
-        return self.newest.number if self._client is None else self._client.newest_view
+        """The number of the newest view that this worker knows of, in its present team."""
+        if self._client is None:
+            return self.newest.number
+        # Looked up first: when it is another team's, this worker has moved.
+        number = self._client.newest_view
+        return self.newest.number if self._client.has_moved else number
 
     def cut(self, step: int) -> View:
         """The view for the batch of `step`, which is being cut now."""
@@ -63,7 +67,7 @@ class ViewSchedule:
     def agree(self, agreed: Agreed) -> Adoption | None:
         """Adopts the newest view that everybody holds, if it is a new one."""
         number = agreed.least.newest_view
-        if self._client is None or number <= self.newest.number:
+        if self._client is None or self._client.has_moved or number <= self.newest.number:
             return None
         adoption = Adoption(self._client.view(number), agreed.most.last_cut + 1)
         # What a newer adoption overtakes before its step has come never held.

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.control.parts import divide
+from gangline.planning.relaxing import choose_sync, groups_by_place
 from gangline.runtime.coordinator.hub import LEFT_BEHIND, Hub, Outgoing
 from gangline.runtime.coordinator.journal import Ended, NoJournal, TeamFounded
 from gangline.runtime.coordinator.status import ReplanRequest, Status
 from gangline.runtime.coordinator.team import TeamFactory
 from gangline.runtime.coordinator.teams import Teams
-from gangline.runtime.messages import FromTeam, FromWorker, Goodbye, Hello, Measured, Refused
+from gangline.runtime.messages import FromTeam, FromWorker, Goodbye, Hello, Measured, Ready, Refused
 from gangline.spec.errors import UsageError
+from gangline.spec.event import Decision
 from gangline.spec.structure import Structure, fit
+from gangline.spec.sync import AUTO
 from gangline.spec.view import View, Whole
 
 if TYPE_CHECKING:
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from gangline.runtime.coordinator.journal import Journal
     from gangline.runtime.coordinator.replanning import Planning
     from gangline.runtime.coordinator.team import Team
-    from gangline.runtime.messages import Ready
     from gangline.spec.sync import Sync
 
 
@@ -68,6 +70,8 @@ class Federation:
         )
         self._factory = TeamFactory(run, events, clock, self._journal, detector)
         self._teams: Teams | None = None
+        self._profile = None if planning is None else planning.profile
+        self._has_chosen = False
         self._ready: dict[int, Ready] = {}
         self._resume()
 
@@ -105,6 +109,8 @@ class Federation:
 
     def receive(self, worker: int, message: FromWorker) -> list[Outgoing]:
         """A worker said something after its hello."""
+        if isinstance(message, Ready):
+            message = self._resolved(message)
         if self._teams is None:
             return self._root.receive(worker, message) + self._found_teams()
         self._teams.hear(worker)
@@ -176,9 +182,30 @@ class Federation:
         assert self._teams is not None
         before = team.members
         outgoing = act()
+        if team.hub.take_lower_rate():
+            self._teams.lower_rate()
         if team.members == before:
             return outgoing
         return outgoing + self._teams.note_group(team)
+
+    def _resolved(self, ready: Ready) -> Ready:
+        """What a worker is ready for, where it was left to what is known of the links."""
+        profile = self._profile
+        if ready.sync.kind == AUTO:
+            levels = ready.sync.levels
+            choice = choose_sync(profile, ready.gradient_bytes, levels=levels)
+            ready = msgspec.structs.replace(ready, sync=choice.sync)
+            if not self._has_chosen:
+                self._has_chosen = True
+                numbers = {"exchange_s": choice.exchange_s}
+                self._events.write(
+                    Decision(
+                        t=self._clock(), what="choose_sync", reason=choice.reason, numbers=numbers
+                    )
+                )
+        if ready.sync.is_relaxed and ready.structure is None and profile is not None:
+            ready = msgspec.structs.replace(ready, structure=groups_by_place(profile))
+        return ready
 
     def _found_teams(self) -> list[Outgoing]:
         """All founders are ready, and are to train apart."""

@@ -15,6 +15,7 @@ from gangline.control import (
     ControlEvent,
     ControlState,
     KeepPlan,
+    LowerRate,
     PartChanged,
     PublishView,
     Say,
@@ -103,6 +104,7 @@ class Mind:
         """The group from which on each present member has been in all."""
         self._step = -1
         self._decisions: list[str] = []
+        self._wants_lower_rate = False
         self._is_recovered = False
         """Whether the present group replaced a broken one."""
         self._resume(memory)
@@ -160,6 +162,11 @@ class Mind:
         """What a worker was ready for."""
         return self._roster.ready.get(worker)
 
+    def take_lower_rate(self) -> bool:
+        """Whether these workers, a team, should be merged with others more rarely; once."""
+        wanted, self._wants_lower_rate = self._wants_lower_rate, False
+        return wanted
+
     def change_part(self, part: PartChanged) -> list[Outgoing]:
         """The members' part of the job is another one."""
         return [] if self._control is None or self._is_over else self._decide(part)
@@ -191,6 +198,8 @@ class Mind:
         if isinstance(command, KeepPlan):
             self._replanning.keep(command, self._events)
             return []
+        if isinstance(command, LowerRate):
+            self._wants_lower_rate = True
         if isinstance(command, TakeBack):
             self._changes.want_in(command.worker)
         elif isinstance(command, Say):

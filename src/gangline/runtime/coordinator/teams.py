@@ -89,9 +89,14 @@ class Teams:
         """Holds the teams together in another way, which they learn with the next round."""
         self._journal.append(Switched(sync=sync))
         before, self._rounds.sync = self._rounds.sync, sync
+        self._rounds.rarity = 1.0
         self._is_round_wanted = True
         reason = f"the teams were held together by {before}, from here on by {sync}"
         self._chronicle.say("set_sync", reason)
+
+    def lower_rate(self) -> None:
+        """A team is held up by one of its workers: the teams are merged more rarely."""
+        self._rounds.lower()
 
     @property
     def active(self) -> list[Team]:

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Teams that are lost, leave, come back or come anew: who has their samples, and their work."""
+
+from __future__ import annotations
+
+from federations import PAIRS, founded, lose_worker, through_epoch
+
+from gangline.runtime.coordinator.attendance import AWAY_S
+from gangline.runtime.messages import (
+    Dismissed,
+    Goodbye,
+    LeaseGranted,
+    Leaving,
+    Ping,
+    Refused,
+    RoundClosed,
+    RoundOpened,
+)
+from gangline.spec.event import Decision, LeaseReturned, RoundEnded
+from gangline.spec.structure import RING, Structure
+from gangline.spec.view import Whole
+
+
+def test_the_samples_of_a_lost_team_are_leased_again_and_the_rest_divides_its_work() -> None:
+    room = founded(3, sync="percentage(0.5)")
+    leases = [room.lease(worker, 0) for worker in range(3)]
+    room.step_of(0, 1)
+    room.step_of(1, 1)
+    room.step_of(2, 1)
+    assert room.has(2, RoundOpened)
+    lose_worker(room, 2)
+    assert [team.number for team in room.teams.active] == [0, 1]
+    (returned,) = room.events(LeaseReturned)
+    assert (returned.team, returned.start, returned.stop) == (2, *leases[2])
+    assert not room.last(0, RoundClosed).is_committed, "a round without one of its teams is void"
+    (said,) = [one for one in room.events(Decision) if one.what == "lose_team"]
+    assert "team 2 is lost: none of its workers has been connected for" in said.reason
+    assert [room.view_of(worker).shares for worker in (0, 1)] == [(6,), (6,)]
+    assert room.view_of(1).whole == Whole(
+        team=1, first_rank=1, workers=2, first_sample=6, samples=12
+    )
+    given = []
+    for worker in (0, 1):
+        number = 1
+        while (lease := room.lease(worker, number)) != (0, 0):
+            given += list(range(*lease))
+            number += 1
+    assert set(range(*leases[2])) <= set(given)
+    assert len(given) == len(set(given))
+
+
+def test_a_team_is_not_lost_by_a_line_that_comes_back() -> None:
+    room = founded()
+    room.hub.disconnect(1)
+    room.tick()
+    room.tick(AWAY_S / 2)
+    room.hello(1)
+    room.tick(AWAY_S)
+    assert len(room.teams.active) == 2
+
+
+def test_a_silent_team_is_missed_only_where_others_wait_for_it() -> None:
+    room = founded()
+    room.tick(60.0)
+    assert len(room.teams.active) == 2
+    room.say(0, Ping(sent_s=0.0))
+    room.say(1, Ping(sent_s=0.0))
+    room.reach(0, 0)
+    room.tick(10.0)
+    assert [team.number for team in room.teams.active] == [0]
+    (said,) = [one for one in room.events(Decision) if one.what == "lose_team"]
+    assert "silent for 10.0 s while other teams wait for it" in said.reason
+    assert room.last(0, RoundOpened).leaders == (0,), "who is left goes on alone"
+
+
+def test_the_last_team_is_never_given_up() -> None:
+    room = founded()
+    lose_worker(room, 1)
+    lose_worker(room, 0)
+    assert [team.number for team in room.teams.active] == [0]
+
+
+def test_a_worker_whose_team_was_given_up_enters_another() -> None:
+    room = founded()
+    lose_worker(room, 1)
+    room.step_of(0, 1)
+    room.lease(0, 0)
+    room.say(1, Ping(sent_s=0.0))
+    room.tick()
+    assert room.view_of(1).members == (0, 1)
+    for worker in (0, 1):
+        room.step_of(worker, 2)
+    room.tick()
+    assert room.view_of(1).whole == Whole(
+        team=0, first_rank=0, workers=2, first_sample=0, samples=12
+    )
+    assert room.last(1, LeaseGranted).number == 0, "it knows its new team's order"
+
+
+def test_a_worker_that_is_back_when_the_job_is_over_is_told_that_it_was_left_behind() -> None:
+    room = founded()
+    lose_worker(room, 1)
+    room.say(0, Goodbye(reason="done"))
+    room.say(1, Ping(sent_s=0.0))
+    assert room.last(1, Refused).is_left_behind
+    room.told.clear()
+    room.hello(1)
+    assert room.last(1, Refused).is_left_behind
+
+
+def test_a_newcomer_enters_the_smallest_team_or_that_of_whom_it_replaces() -> None:
+    room = founded(
+        3,
+        structure=Structure(
+            topology=RING,
+            leader=0,
+            groups=(Structure(topology=RING, leader=0, members=(0, 1)), Structure.flat((2,))),
+        ),
+    )
+    assert [team.members for team in room.teams.active] == [(0, 1), (2,)]
+    worker = room.hello(pid=77)
+    room.ready(worker)
+    room.tick()
+    assert room.view_of(worker).members == (2, worker)
+    whole = room.view_of(worker).whole
+    assert whole is not None
+    assert whole.team == 1
+
+
+def test_a_round_fails_when_a_team_has_another_leader() -> None:
+    room = founded(4, structure=PAIRS, sync="percentage(0.25)")
+    for worker in (0, 2):
+        room.lease(worker, 0)
+    for number in (1, 2, 3):
+        for worker in range(4):
+            room.step_of(worker, number)
+    assert room.last(3, RoundOpened).leaders == (0, 2)
+    room.say(0, Leaving())
+    room.tick()
+    assert room.view_of(1).members == (1,)
+    assert not room.last(3, RoundClosed).is_committed
+    (ended,) = room.events(RoundEnded)
+    assert ended.reason == "team 0 has another leader"
+
+
+def test_a_team_that_leaves_gives_its_samples_back() -> None:
+    room = founded()
+    leases = [room.lease(worker, 0) for worker in (0, 1)]
+    room.say(1, Leaving())
+    room.tick()
+    assert room.has(1, Dismissed)
+    room.say(1, Goodbye(reason="asked to leave"))
+    room.tick()
+    (returned,) = room.events(LeaseReturned)
+    assert (returned.start, returned.stop) == leases[1]
+    assert room.view_of(0).shares == (12,)
+
+
+def test_nobody_is_missed_when_the_teams_end_one_after_the_other() -> None:
+    room = founded()
+    through_epoch(room, 0)
+    for worker in (0, 1):
+        room.say(worker, Goodbye(reason="done"))
+        room.tick(AWAY_S)
+    assert not room.events(LeaseReturned)
+    assert not [one for one in room.events(Decision) if one.what == "lose_team"]
