@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -19,9 +18,6 @@ from gangline.collectives.wire import Listener, WireAddress, WireGroup, WireOpti
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PROCESSES = multiprocessing.get_context("forkserver")
-"""For members in processes of their own: torch is imported once, not once per process."""
-PROCESSES.set_forkserver_preload(["torch", "gangline.collectives.wire"])
 TOKEN = b"a token of the run, for the tests"
 KEY = GroupKey("run", 1, 0)
 TIMEOUT_S = 10.0

@@ -24,6 +24,7 @@ import torch
 from elastic_bodies import Setup, run_body
 from networks import enter_namespace
 
+from forking import PROCESSES
 from gangline.engines.job import Job
 from gangline.eventlog import read_run
 from gangline.observe.ledger import Ledger, read_ledger
@@ -40,11 +41,6 @@ if TYPE_CHECKING:
 DEADLINE_S = 45.0
 TOLERANCE = 1e-9
 _PR_SET_PDEATHSIG = 1
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    ["torch", "torch.utils.data", "torch._dynamo", "gangline.runtime.api", "gangline.eventlog"]
-)
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ def _work(
 def started(job: Job, setup: Setup) -> Iterator[list[Any]]:
     """The job's processes; whatever is left of them is killed and reaped at the end."""
     processes = [
-        _context.Process(
+        PROCESSES.Process(
             target=_work,
             args=(launch.to_environment(), setup, str(job.run_dir), launch.worker),
             name=f"worker {launch.worker}",

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
-from elastic_jobs import DEADLINE_S, Outcome, _context, _key, _work, faultless
+from elastic_jobs import DEADLINE_S, Outcome, _key, _work, faultless
 from networks import COORDINATOR, enter_namespace
 
+from forking import PROCESSES
 from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path, read_run
 from gangline.observe.ledger import read_ledger
@@ -121,7 +122,7 @@ class LiveJob:
         workers = len(self.job.speeds)
         reserved = 0 if self.is_joined else workers
         namespace = None if self.network is None else self.network.coordinator
-        self.coordinator = _context.Process(
+        self.coordinator = PROCESSES.Process(
             target=coordinate,
             args=(str(self.folder), "live", self.token, workers, reserved, namespace),
         )
@@ -149,7 +150,7 @@ class LiveJob:
         place = len(self.processes)
         namespace = None if self.network is None else self.network.workers[place]
         arguments = (launch.to_environment(), setup, str(self.folder), place, namespace)
-        process = _context.Process(target=_work, args=arguments, name=f"process {place}")
+        process = PROCESSES.Process(target=_work, args=arguments, name=f"process {place}")
         process.start()
         self.processes.append(process)
         return process

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from forking import PROCESSES
 from gangline.collectives import wire
 from gangline.collectives.hierarchy import connect_tree
 from gangline.spec.errors import ExchangeAborted, ExchangeError
 from tree_members import WireConnector, join_tree, ring, server, tree_members
 from wire_members import (
     KEY,
-    PROCESSES,
     PROMPT_S,
     SHARED,
     WAYS,

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from forking import PROCESSES
 from gangline.collectives import wire
 from gangline.collectives.wire import WireAddress, WireGroup, WireOptions
 from gangline.spec.errors import ExchangeAborted, ExchangeError, ExchangeMismatch
 from wire_members import (
     KEY,
-    PROCESSES,
     PROMPT_S,
     TIMEOUT_S,
     TOKEN,

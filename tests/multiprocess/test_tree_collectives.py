@@ -12,13 +12,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from forking import PROCESSES
 from gangline.collectives import gather_bytes, wire
 from gangline.collectives.protocol import part_bounds
 from gangline.spec.errors import ExchangeError, UsageError
 from tree_members import join_tree, ring, run_tree, server, structures, tree_members
 from wire_members import (
     CARRIED,
-    PROCESSES,
     SHARED,
     SUMMED,
     TCP,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from forking import PROCESSES
 from gangline.collectives import gather_bytes, wire
 from gangline.collectives.protocol import part_bounds
 from gangline.collectives.wire import WireGroup, WireOptions
@@ -16,7 +17,6 @@ from gangline.spec.errors import ExchangeError, UsageError
 from wire_members import (
     CARRIED,
     KEY,
-    PROCESSES,
     SHARED,
     SUMMED,
     TCP,
