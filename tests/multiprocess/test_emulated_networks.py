@@ -178,7 +178,7 @@ def test_a_job_trains_over_emulated_links(
     assert run_command(["run", *flags, "train.py"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["summary"]["steps"] == 5
-    assert document["summary"]["step_median_s"] >= 0.02
+    assert document["summary"]["step_median_s"] >= 0.01  # what one takes to hear of the other
     for worker in (0, 1):
         lines = (tmp_path / "run" / "workers" / f"{worker}.log").read_text().splitlines()
         assert {"lo", "eth0"} <= set(json.loads(lines[-1]))

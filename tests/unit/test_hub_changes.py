@@ -88,11 +88,14 @@ def test_only_workers_of_the_run_are_touched(
         run=run, run_dir=str(tmp_path / folder), worker=0, workers=1, token_file="token"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", "input()"],
+        [sys.executable, "-c", "print('here', flush=True); input()"],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         env={**os.environ, **launch.to_environment()},
     )
     try:
+        assert process.stdout is not None
+        process.stdout.readline()  # a process that is only just being made has no environment yet
         assert is_of_run(process.pid, "r", tmp_path / "run") == is_victim
     finally:
         process.communicate(b"\n")

@@ -94,6 +94,12 @@ class ChangingViews:
     def collective(self, exchange: Callable[[Group], torch.Tensor], key: Any) -> torch.Tensor:
         return on_a_group_of_one(exchange, key)
 
+    def reach(self, stop: int, *, length: int) -> int:
+        return min(stop, length)
+
+    def locate(self, start: int, stop: int) -> list[tuple[int, int]]:
+        return [(start, stop)]
+
     def view_for(self, step: int) -> tuple[View, int]:
         shares = self._shares[step % len(self._shares)]
         members = tuple(range(len(shares)))
