@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from test_hub import Room
 
+from gangline.control.rounds import AWAY_S
 from gangline.runtime.coordinator import Federation
-from gangline.runtime.coordinator.attendance import AWAY_S
 from gangline.runtime.coordinator.journal import FileJournal
 from gangline.runtime.messages import (
     LeaseAsked,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from federations import PAIRS, founded, lose_worker, through_epoch
 
-from gangline.runtime.coordinator.attendance import AWAY_S
+from gangline.control.rounds import AWAY_S
 from gangline.runtime.messages import (
     Dismissed,
     Goodbye,

@@ -22,6 +22,8 @@ DRIFT = 0.7
 """Teams whose copies are further from their mean than this, by how far the mean has moved since the
 last round, pull in different directions: they are merged more often."""
 MAX_RARITY = 8.0
+AWAY_S = 1.5
+"""A team none of whose members is connected for so long is lost."""
 _REMEMBERED = 5
 _MIN_PATIENCE_S = 2.0
 _PATIENCE_ROUNDS = 5.0

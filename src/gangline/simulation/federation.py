@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from gangline.control import PartChanged
 from gangline.control.leasing import LeaseBook
 from gangline.control.parts import divide, divide_by_speed, is_worth_changing
-from gangline.control.rounds import Round, RoundClock
+from gangline.control.rounds import AWAY_S, Round, RoundClock
 from gangline.simulation.merging import Closing, OpenRound
 from gangline.spec.event import Decision, LeaseReturned, RoundEnded, SamplesLeased
 from gangline.spec.view import Whole
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from gangline.simulation.team import Team
     from gangline.simulation.world import Sink
     from gangline.spec.sync import Sync
-
-AWAY_S = 1.5
-"""A team none of whose members is connected for so long is lost, as in a real run."""
 
 
 class Listener(Protocol):

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gangline.control.rounds import AWAY_S
+
 if TYPE_CHECKING:
     from gangline.runtime.coordinator.team import Team
 
-AWAY_S = 1.5
-"""A team none of whose members is connected for so long is lost."""
 RETURN_S = 4.0
 """The same, right after the coordinator was started again."""
 

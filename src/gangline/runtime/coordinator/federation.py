@@ -154,6 +154,8 @@ class Federation:
             return self._root.status()
         parts = [team.hub.status() for team in self._teams.teams.values()]
         views = [part.view for part in parts if part.view is not None]
+        if not views:
+            return self._root.status()
         view = View(
             number=max(one.number for one in views),
             members=tuple(member for one in views for member in one.members),
