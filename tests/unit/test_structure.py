@@ -195,3 +195,9 @@ def test_views_carry_the_structure_that_fits_their_members() -> None:
 def test_a_view_refuses_a_structure_of_others() -> None:
     with pytest.raises(UsageError, match=r"ring\(0\*, 2\) must hold the members \[0, 1\]"):
         View(number=0, members=(0, 1), shares=(1, 1), structure=ring(0, 2))
+
+
+def test_a_leader_that_is_no_node_of_the_run_is_named() -> None:
+    group = GroupPlan(name="all", topology="ring", leader="nobody", members=("a", "b"))
+    with pytest.raises(UsageError, match="the leader 'nobody' of group 'all' is no node"):
+        Structure.from_plan(group, {"a": [0], "b": [1]})

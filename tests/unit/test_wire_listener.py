@@ -311,12 +311,14 @@ def test_a_forked_child_does_not_keep_the_connections() -> None:
                 group.all_reduce(torch.ones(5))
 
     forked: list[tuple[int, int]] = []
-    for options in (WireOptions(timeout_s=TIMEOUT_S), TCP):
-        run_members(2, body, options=options)
-    for child, writer in forked:
-        os.write(writer, b"x")
-        os.close(writer)
-        os.waitpid(child, 0)
+    try:
+        for options in (WireOptions(timeout_s=TIMEOUT_S), TCP):
+            run_members(2, body, options=options)
+    finally:  # a child that is left would keep other tests' processes from ending
+        for child, writer in forked:
+            os.write(writer, b"x")
+            os.close(writer)
+            os.waitpid(child, 0)
 
 
 @pytest.fixture(scope="session")

@@ -105,6 +105,11 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True):
                 f"group {group.name!r} of the plan is a {topology}, which cannot be carried out; "
                 f"plan with topologies out of: {', '.join(CARRIED_OUT)}"
             )
+        if group.leader not in workers_of:
+            raise UsageError(
+                f"the leader {group.leader!r} of group {group.name!r} is no node of this run; plan "
+                "again, or correct the plan"
+            )
         leader = workers_of[group.leader][0]
         members = tuple(worker for node in group.members for worker in workers_of[node])
         parts = tuple(cls.from_plan(part, workers_of, is_top=False) for part in group.groups)
