@@ -202,8 +202,8 @@ def _coordinate(
     return [launch.to_environment() for launch in job.launches()]
 
 
-def run_scenario(name: str, *, seeds: int, data: str) -> dict[str, list[Result]]:
-    """Chooses a percentage, then lets all contenders take turns."""
+def run_scenario(name: str, *, seeds: int, modes: list[str], data: str) -> dict[str, list[Result]]:
+    """Chooses a percentage, unless modes are given; then lets all contenders take turns."""
     scenario = SCENARIOS[name]
     results: dict[str, list[Result]] = {}
     with contextlib.ExitStack() as stack:
@@ -212,7 +212,7 @@ def run_scenario(name: str, *, seeds: int, data: str) -> dict[str, list[Result]]
         team.enter(emulation)
         chosen = ""
         best_s = float("inf")
-        for rate in PERCENTAGES:
+        for rate in () if modes else PERCENTAGES:
             mode = f"percentage({rate:g})"
             found = run_once(team, emulation, scenario, mode=mode, seed=CHOOSING_SEED, data=data)
             say(name, f"{mode} (choosing)", found)
@@ -220,7 +220,7 @@ def run_scenario(name: str, *, seeds: int, data: str) -> dict[str, list[Result]]
             if reached_s < best_s:
                 chosen, best_s = mode, reached_s
         for seed in range(seeds):
-            for mode in (*FIXED, chosen):
+            for mode in modes or (*FIXED, chosen):
                 found = run_once(team, emulation, scenario, mode=mode, seed=seed, data=data)
                 say(name, mode, found)
                 results.setdefault(mode, []).append(found)
@@ -264,6 +264,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=list(SCENARIOS), default=list(SCENARIOS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--modes", nargs="*", default=[], help="only these, choosing nothing")
     parser.add_argument("--data", default=os.environ.get("GANGLINE_DATA", "../shared/data"))
     options = parser.parse_args()
     data = str(Path(options.data).resolve() / "mnist")
@@ -272,7 +273,7 @@ def main() -> None:
     measured: dict[str, Any] = {}
     text = "# Time to 95 % on MNIST\n\n"
     for name in options.only:
-        results = run_scenario(name, seeds=options.seeds, data=data)
+        results = run_scenario(name, seeds=options.seeds, modes=options.modes, data=data)
         head = ["mode", "to 95 % (s)", "by flexible's", f"{EPOCHS} epochs (s)", "accuracy"]
         text += f"## {name}\n\n{table(head, summarise(results))}\n\n"
         measured[name] = {

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from gangline.spec.sync import FLEXIBLE, LOCAL, PERCENTAGE, Sync
 
-BUSY_PART = 0.03
+BUSY_PART = 0.1
 """`flexible`: a round may keep the teams from computing for so much of the time between two rounds."""
-MAX_BUSY_PART = 0.15
+MAX_BUSY_PART = 0.3
 """And at most for so much, where the teams drift apart."""
 DRIFT = 0.7
 """Teams whose copies are further from their mean than this, by how far the mean has moved since the
