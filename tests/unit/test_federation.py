@@ -259,8 +259,7 @@ def test_another_mode_is_told_with_the_next_round() -> None:
     room = founded()
     for worker in (0, 1):
         room.lease(worker, 0)
-    room.hub.set_sync(parse_sync("percentage(0.5)"))
-    room.tick()
+    room.deliver(room.hub.set_sync(parse_sync("percentage(0.5)")))
     assert room.has(0, RoundOpened), "a round is opened to tell it"
     for worker in (0, 1):
         room.done(worker, 6)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline.control.leasing import MAX_STEPS, Lease, LeaseBook
+from gangline.control.leasing import MAX_STEPS, LeaseBook
+from gangline.spec.leases import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +30,7 @@ class Game:
         self.next_team = TEAMS
 
     def grant(self, team: int, *, batch: int = 3) -> Lease:
-        number = len(self.book.leases_of(team))
+        number = len(self.book.order_of(team))
         lease = self.book.grant(team, number, batch=batch, part=1 / len(self.orders))
         self.orders[team] += range(lease.start, lease.stop)
         return lease
@@ -103,7 +104,7 @@ def test_asking_again_gives_the_same_lease(length: int, batch: int, parts: float
     again = [book.grant(0, number, batch=batch + 1, part=1.0) for number in range(5)]
     granted = [lease for lease in first if lease != EMPTY]
     assert again[: len(granted)] == granted
-    assert book.leases_of(0)[: len(granted)] == tuple(granted)
+    assert book.order_of(0).leases[: len(granted)] == granted
 
 
 def test_leases_shrink_to_one_step_and_are_whole_steps() -> None:
@@ -149,7 +150,7 @@ def test_what_was_lost_goes_back_but_not_what_was_merged() -> None:
     assert book.take_back(0) == ((35, 50),)
     assert book.num_committed == 25
     assert book.num_free == 50 + 15
-    assert book.leases_of(0) == ()
+    assert len(book.order_of(0)) == 0
     assert book.take_back(0) == ()
 
 

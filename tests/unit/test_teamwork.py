@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gangline.control.leasing import Lease
 from gangline.runtime import teamwork
 from gangline.runtime.agreement import Agreed, Statement
 from gangline.runtime.messages import (
@@ -25,6 +24,7 @@ from gangline.runtime.teampost import TeamPost
 from gangline.runtime.teamwork import Teamwork
 from gangline.runtime.views import ViewSchedule
 from gangline.spec.errors import UsageError
+from gangline.spec.leases import Lease
 from gangline.spec.sync import Sync, parse_sync
 from gangline.spec.view import View
 

@@ -6,5 +6,6 @@ from gangline.collectives.protocol import GroupKey as GroupKey
 from gangline.collectives.protocol import Header as Header
 from gangline.collectives.protocol import all_reduce_unit as all_reduce_unit
 from gangline.collectives.protocol import gather_bytes as gather_bytes
+from gangline.collectives.protocol import meet as meet
 from gangline.collectives.solo import OutsiderGroup as OutsiderGroup
 from gangline.collectives.solo import SoloGroup as SoloGroup

@@ -117,6 +117,12 @@ def part_bounds(length: int, parts: int) -> list[int]:
     return [index * base + min(index, extra) for index in range(parts + 1)]
 
 
+def meet(group: Group) -> bool:
+    """Nobody goes on before everybody is here."""
+    group.all_reduce(torch.zeros(1))
+    return True
+
+
 def gather_bytes(group: Group, payload: bytes) -> list[bytes]:
     """Everybody's payload, in rank order; the payloads may differ in length."""
     lengths = group.all_gather(torch.tensor([len(payload)], dtype=torch.int64))

@@ -12,7 +12,7 @@ steps at first, one step at the end, so that nobody asks often and all end toget
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gangline.spec.leases import Lease, TeamOrder
 
 PARTS = 2
 """A lease is a team's fair part of what is left, divided by this."""
@@ -21,37 +21,15 @@ MAX_STEPS = 4
 next lease is asked for while this one is used, so that short ones cost a message and no time."""
 
 
-class Lease(NamedTuple):
-    """The samples start … stop - 1 of the epoch's order; none where the two are equal."""
-
-    start: int
-    stop: int
-
-
 class _Account:
     """What one team was given in the present epoch, and how much of it is committed."""
 
     def __init__(self) -> None:
-        self.leases: list[Lease] = []
+        self.order = TeamOrder()
         self.committed = 0
         self.is_ended = False
         """Whether it was told that nothing is left. Its members act on that at different times, so
         it stays so until all teams have met."""
-
-    @property
-    def given(self) -> int:
-        """How many samples it was given."""
-        return sum(lease.stop - lease.start for lease in self.leases)
-
-    def after(self, offset: int) -> list[Lease]:
-        """The samples behind an offset of the team's order."""
-        found = []
-        for start, stop in self.leases:
-            skipped = min(offset, stop - start)
-            offset -= skipped
-            if start + skipped < stop:
-                found.append(Lease(start + skipped, stop))
-        return found
 
 
 class LeaseBook:
@@ -80,10 +58,10 @@ class LeaseBook:
         """Whether every sample is committed."""
         return self.num_committed == self.length
 
-    def leases_of(self, team: int) -> tuple[Lease, ...]:
-        """What a team was given, in order."""
+    def order_of(self, team: int) -> TeamOrder:
+        """What a team was given."""
         account = self._accounts.get(team)
-        return () if account is None else tuple(account.leases)
+        return TeamOrder() if account is None else account.order
 
     def grant(self, team: int, number: int, *, batch: int, part: float) -> Lease:
         """The `number`-th lease of a team whose steps take `batch` samples; empty: nothing is free.
@@ -91,8 +69,8 @@ class LeaseBook:
         `part` is the team's part of all teams' speed. Asking again gives the same lease.
         """
         account = self._accounts.setdefault(team, _Account())
-        if number < len(account.leases):
-            return account.leases[number]
+        if number < len(account.order):
+            return account.order.leases[number]
         if not self._free:
             account.is_ended = True
         if account.is_ended:
@@ -109,7 +87,7 @@ class LeaseBook:
         free = self._free[place]
         rest = (Lease(free.start, start), Lease(stop, free.stop))
         self._free[place : place + 1] = [one for one in rest if one.start < one.stop]
-        self._accounts.setdefault(team, _Account()).leases.append(Lease(start, stop))
+        self._accounts.setdefault(team, _Account()).order.append(Lease(start, stop))
 
     def reopen(self) -> None:
         """All teams have met: who was told that nothing is left may ask again."""
@@ -119,12 +97,14 @@ class LeaseBook:
     def commit(self, team: int, offset: int) -> None:
         """The team's samples up to this offset of its order are in everybody's parameters."""
         account = self._accounts.setdefault(team, _Account())
-        account.committed = max(account.committed, min(offset, account.given))
+        account.committed = max(account.committed, min(offset, account.order.given))
 
     def uncommitted(self, team: int) -> tuple[Lease, ...]:
         """What a team was given and has not committed."""
         account = self._accounts.get(team)
-        return () if account is None else tuple(account.after(account.committed))
+        if account is None:
+            return ()
+        return tuple(account.order.locate(account.committed, account.order.given))
 
     def take_back(self, team: int) -> tuple[Lease, ...]:
         """The team is lost: what it had not committed is free again."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from gangline.control.rebalance import SETTLED
 from gangline.control.speeds import assumed_costs
-from gangline.planning.allocation import AllocationProblem, allocate
+from gangline.planning.allocation import AllocationProblem, allocate, proportional
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,20 +34,13 @@ def divide(
             f"a global batch of {global_batch} cannot be divided among {len(least)} teams that need "
             f"{sum(least.values())} samples at least"
         )
-    parts = dict(least)
-    rest = global_batch - sum(parts.values())
-    total = sum(speeds.values())
-    wanted = {
-        team: max(0.0, global_batch * speed / total - least[team]) for team, speed in speeds.items()
-    }
-    scale = rest / max(sum(wanted.values()), 1e-12)
-    exact = {team: want * scale for team, want in wanted.items()}
-    for team, value in exact.items():
-        parts[team] += int(value)
-    order = sorted(exact, key=lambda team: (int(exact[team]) - exact[team], team))
-    for team in order[: global_batch - sum(parts.values())]:
-        parts[team] += 1
-    return parts
+    teams = sorted(speeds)
+    parts = proportional(
+        global_batch,
+        [speeds[team] for team in teams],
+        minimum=[least[team] for team in teams],
+    )
+    return dict(zip(teams, parts.tolist(), strict=True))
 
 
 def divide_by_speed(global_batch: int, teams: Mapping[int, ControlState]) -> dict[int, int] | None:

@@ -37,6 +37,8 @@ class Report(NamedTuple):
     busy_s: float
     exchange_s: float
     drift: float
+    sent_bytes: int = 0
+    """By its leader, to the other leaders."""
 
 
 class Round:

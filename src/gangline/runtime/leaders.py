@@ -34,8 +34,6 @@ class Mean(NamedTuple):
     """What the leaders' exchange brought."""
 
     copy: Copy
-    samples: int
-    """How many samples it stands on, over all teams."""
     took_s: float
     cpu_s: float
     """What the exchange took from this process's computing."""
@@ -106,7 +104,6 @@ class Leaders:
             counters = tuple(max(column) for column in zip(*(c for _, _, c in rows), strict=True))
         return Mean(
             Copy(summed, counters),
-            total,
             took_s=time.perf_counter() - start_s,
             cpu_s=time.thread_time() - start_cpu_s,
             sent_bytes=sent_bytes,

@@ -155,8 +155,10 @@ class ShareSampler:
         if handout.samples == 0:  # a ghost: it keeps this worker's loop in step, and counts nothing
             ((place, _),) = self._plan.locate(ghost, ghost + 1)
             return [indices[place]] * self._minimum
-        parts = self._plan.locate(handout.start, handout.stop)
-        return [index for low, high in parts for index in indices[low:high]]
+        found: list[int] = []
+        for low, high in self._plan.locate(handout.start, handout.stop):
+            found += indices[low:high]
+        return found
 
 
 class ShareLoader:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from gangline.collectives import meet
 from gangline.runtime.handshake import copy_value
 from gangline.runtime.leaders import Exchange, Leaders, distance
 from gangline.runtime.messages import RoundDone, RoundFailed, RoundOpened
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 OUTER_RATE = 0.7
 OUTER_MOMENTUM = 0.9
 """The outer optimizer's, as published for DiLoCo (arXiv 2311.08105)."""
-
 
 _LOOK_S = 0.05
 
@@ -91,11 +91,6 @@ class Merging:
             held=number if is_held else -1,
             closed=post.newest_closed,
         )
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether there is a round that has not ended."""
-        return self._opened is not None
 
     # --- beside the training ---------------------------------------------------------------------
 
@@ -225,7 +220,7 @@ class Merging:
                 self._leaders.break_off(exchange)
         self._share()
         if self._mean is not None:
-            self._session.communicator.call(_meet)
+            self._session.communicator.call(meet)
             self._tell_held(opened)
         self._client.wait_post(lambda: post.newest_closed >= number or None, "the end of a round")
         return self._end(sync)
@@ -274,8 +269,3 @@ class Merging:
         """Ends what is under way."""
         self.drop()
         self._leaders.leave()
-
-
-def _meet(group: Group) -> None:
-    """Nobody goes on before everybody is here."""
-    group.all_reduce(torch.zeros(1))

@@ -25,7 +25,9 @@ class TeamPost:
     """Filled by the thread that listens to the coordinator, read by the training loop."""
 
     def __init__(self) -> None:
+        self._epoch = -1
         self._leases: dict[tuple[int, int], LeaseGranted] = {}
+        """Of this epoch, and what is asked for again of an older one."""
         self._opened: dict[int, RoundOpened] = {}
         self._closed: dict[int, RoundClosed] = {}
         self._heard: dict[tuple[int, int], Heard] = {}
@@ -39,7 +41,8 @@ class TeamPost:
         """Keeps a message."""
         match message:
             case LeaseGranted(epoch=epoch, number=number):
-                self._leases = {key: one for key, one in self._leases.items() if key[0] >= epoch}
+                if epoch > self._epoch:
+                    self._epoch, self._leases = epoch, {}
                 self._leases[epoch, number] = message
             case RoundOpened(number=number):
                 self._opened = _newest({**self._opened, number: message})

@@ -6,7 +6,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gangline.control.leasing import Lease
 from gangline.runtime.merging import Merging
 from gangline.runtime.messages import (
     MAX_SUMMED,
@@ -17,6 +16,7 @@ from gangline.runtime.messages import (
     Told,
 )
 from gangline.spec.errors import UsageError
+from gangline.spec.leases import Lease, TeamOrder
 from gangline.spec.sync import LOCAL, parse_sync
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Teamwork:
         self.merging = Merging(session, prepared)
         self.sync = sync
         self._epoch = -1
-        self._leases: list[Lease] = []
+        self._order = TeamOrder()
         self._steps = 0
         """How many steps were made since the last stop."""
         self._last_closing = -1
@@ -51,15 +51,15 @@ class Teamwork:
         """How far the team's order goes: up to `stop`, or less where nothing more is to be had."""
         if epoch != self._epoch:
             self._check_left(epoch)
-            self._epoch, self._leases, self._is_epoch_over = epoch, [], False
-        while self._given < stop:
-            number = len(self._leases)
+            self._epoch, self._order, self._is_epoch_over = epoch, TeamOrder(), False
+        while self._order.given < stop:
+            number = len(self._order)
             lease = self._lease(number, length)
             if lease.start == lease.stop:
                 break
-            self._leases.append(lease)
+            self._order.append(lease)
             self._ask(number + 1, length)  # so that it is there when it is needed
-        return min(stop, self._given)
+        return min(stop, self._order.given)
 
     def _check_left(self, epoch: int) -> None:
         if not self._is_epoch_over:
@@ -69,10 +69,6 @@ class Teamwork:
                 "to them, and all must be used. Go through the loader to its end instead of leaving "
                 "it by `break`, or train with sync='full'"
             )
-
-    @property
-    def _given(self) -> int:
-        return sum(lease.stop - lease.start for lease in self._leases)
 
     def _ask(self, number: int, length: int) -> None:
         self._client.send(LeaseAsked(epoch=self._epoch, number=number, length=length))
@@ -86,15 +82,7 @@ class Teamwork:
 
     def locate(self, start: int, stop: int) -> list[Lease]:
         """Where in the epoch's order a part of the team's order is."""
-        found = []
-        before = 0
-        for lease in self._leases:
-            size = lease.stop - lease.start
-            low, high = max(start, before), min(stop, before + size)
-            if low < high:
-                found.append(Lease(lease.start + low - before, lease.start + high - before))
-            before += size
-        return found
+        return self._order.locate(start, stop)
 
     # --- meeting the other teams -----------------------------------------------------------------
 
@@ -132,7 +120,7 @@ class Teamwork:
                 self._last_closing = found.round
                 self._steps = 0
                 self._is_epoch_over = found.is_complete
-                post.forget_lease(self._epoch, len(self._leases))
+                post.forget_lease(self._epoch, len(self._order))
                 return found
             assert isinstance(found, RoundOpened)
             self.merging.begin(found.number, mark)
@@ -164,6 +152,9 @@ class Teamwork:
             "sync": str(self.sync),
             "steps": self._steps,
             "closing": self._last_closing,
+            "epoch": self._epoch,
+            "order": [[*lease] for lease in self._order.leases],
+            "is_over": self._is_epoch_over,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -171,7 +162,8 @@ class Teamwork:
         self.merging.load(state["merging"])
         self.sync = parse_sync(state["sync"])
         self._steps, self._last_closing = state["steps"], state["closing"]
-        self._forget_order()
+        self._epoch, self._is_epoch_over = state["epoch"], state["is_over"]
+        self._order = TeamOrder(Lease(*lease) for lease in state["order"])
 
     def move(self) -> None:
         """This worker is given to another team."""
@@ -179,7 +171,7 @@ class Teamwork:
         self._forget_order()
 
     def _forget_order(self) -> None:
-        self._epoch, self._leases, self._is_epoch_over = -1, [], True
+        self._epoch, self._order, self._is_epoch_over = -1, TeamOrder(), True
 
     # --- sums ------------------------------------------------------------------------------------
 

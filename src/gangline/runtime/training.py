@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from gangline.collectives import SoloGroup
+from gangline.collectives import SoloGroup, meet
 from gangline.runtime.agreement import Agreed, Statement
 from gangline.runtime.backward import has_closure
 from gangline.runtime.buffers import Buffers
@@ -188,7 +188,7 @@ class Training:
         self._random.go_on()
         self._gradients.stop()
         self._faults.reach("end", self.position.step)
-        self.collective(_meet)
+        self.collective(meet)
         is_complete = self.has_left or self._is_void or self._meet_teams()
         if self.has_left:
             return True
@@ -486,9 +486,3 @@ class Training:
         self._gradients.close()
         if self._pacer is not None:
             self._pacer.remove()
-
-
-def _meet(group: Group) -> bool:
-    """Nobody goes on before everybody is here."""
-    group.all_reduce(torch.zeros(1))
-    return True

@@ -18,13 +18,13 @@ from gangline.spec.event import Decision, LeaseReturned, RoundEnded, SamplesLeas
 from gangline.spec.view import Whole
 
 if TYPE_CHECKING:
-    from gangline.control.leasing import Lease
     from gangline.control.rounds import Report
     from gangline.simulation.clock import VirtualClock
     from gangline.simulation.network import Network
     from gangline.simulation.scenario import Scenario
     from gangline.simulation.team import Team
     from gangline.simulation.world import Sink
+    from gangline.spec.leases import Lease
     from gangline.spec.sync import Sync
 
 
@@ -92,7 +92,7 @@ class Federation:
         """A team's lease of this number."""
         if epoch > self.book.epoch:
             self.book = LeaseBook(epoch, length)
-        known = len(self.book.leases_of(team.number))
+        known = len(self.book.order_of(team.number))
         part = team.batch / max(1, sum(one.batch for one in self.teams))
         lease = self.book.grant(team.number, number, batch=team.batch, part=part)
         if lease.start < lease.stop and number >= known:

@@ -74,7 +74,7 @@ class Pace:
         team.adopt(is_now=False)
         position = world.position
         late_s = self._ask(position.start + team.batch)
-        stop = min(position.start + view_of(team).global_batch, team.given)
+        stop = min(position.start + view_of(team).global_batch, team.order.given)
         if stop == position.start:
             self._stop(is_end=True)
         else:
@@ -83,14 +83,14 @@ class Pace:
     def _ask(self, stop: int) -> float:
         """Has the team's order go as far as `stop`, if it can; how long that takes."""
         team, epoch, late_s = self.team, self._world.position.epoch, 0.0
-        while team.given < stop:
-            number = len(team.leases)
+        while team.order.given < stop:
+            number = len(team.order)
             late_s += 0.0 if number < team.num_asked else 2 * team.latency_s
             lease = self._federation.grant(team, number, epoch=epoch, length=self._length)
             if lease.start == lease.stop:
                 team.num_asked = number
                 break
-            team.leases.append(lease)
+            team.order.append(lease)
             self._federation.grant(team, number + 1, epoch=epoch, length=self._length)
             team.num_asked = number + 2
         return late_s

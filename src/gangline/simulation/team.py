@@ -11,10 +11,10 @@ import numpy as np
 from gangline.control import ControlState, PublishView, Say, WorkersJoined, decide
 from gangline.simulation.reporting import adopted
 from gangline.simulation.views import ViewSchedule
+from gangline.spec.leases import TeamOrder
 
 if TYPE_CHECKING:
     from gangline.control import ControlEvent, ControlOptions
-    from gangline.control.leasing import Lease
     from gangline.planning.bounds import Floats, Shares
     from gangline.simulation.lives import Life
     from gangline.simulation.workers import SimulatedWorkers
@@ -32,7 +32,7 @@ class Team:
         self.whole: Whole | None = None
         self.batch = 0
         """Samples of a global batch that are this team's."""
-        self.leases: list[Lease] = []
+        self.order = TeamOrder()
         """What it was given in the present epoch, as far as it has asked for it."""
         self.num_asked = 0
         self.steps_since_stop = 0
@@ -108,14 +108,9 @@ class Team:
 
     # --- samples ---------------------------------------------------------------------------------
 
-    @property
-    def given(self) -> int:
-        """How far its order goes, as far as it knows."""
-        return sum(lease.stop - lease.start for lease in self.leases)
-
     def begin_epoch(self) -> None:
         """It has nothing of the epoch yet."""
-        self.leases, self.num_asked = [], 0
+        self.order, self.num_asked = TeamOrder(), 0
 
     def compute_s(
         self, samples: Shares, *, workers: SimulatedWorkers, rng: np.random.Generator

@@ -278,6 +278,8 @@ class RoundEnded(Event, frozen=True, kw_only=True, tag="round_ended"):
     """How long it kept a team from computing, of the one it kept longest."""
     drift: float
     """How far a team's copy was from the mean, by how far the mean has moved since the last round."""
+    sent_bytes: int = 0
+    """By all leaders together, to each other."""
     interval_s: float
     """`flexible`: the time until the next one."""
     sync: str

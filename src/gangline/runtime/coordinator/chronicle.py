@@ -12,10 +12,10 @@ from gangline.spec.event import Decision, LeaseReturned, RoundEnded, SamplesLeas
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gangline.control.leasing import Lease
     from gangline.control.rounds import RoundClock
     from gangline.eventlog import EventSink
     from gangline.runtime.coordinator.journal import AnyRecord
+    from gangline.spec.leases import Lease
 
 
 class Chronicle:
@@ -66,6 +66,7 @@ class Chronicle:
                 exchange_s=max((report.exchange_s for report in reports), default=0.0),
                 busy_s=max((report.busy_s for report in reports), default=0.0),
                 drift=max((report.drift for report in reports), default=0.0),
+                sent_bytes=sum(report.sent_bytes for report in reports),
                 interval_s=self._rounds.interval_s,
                 sync=str(self._rounds.sync),
                 reason=reason,

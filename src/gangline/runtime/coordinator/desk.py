@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from starlette.responses import PlainTextResponse, Response
@@ -36,7 +36,7 @@ from gangline.spec.errors import UsageError
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from gangline.runtime.coordinator.federation import Federation
     from gangline.runtime.coordinator.hub import Outgoing
     from gangline.spec.address import WireAddress
+
+T = TypeVar("T")
 
 HELLO_TIMEOUT_S = 10.0
 _TICK_S = 0.05
@@ -101,32 +103,29 @@ class Desk:
 
     async def leave(self, request: Request) -> Response:
         """Somebody wants a worker to leave the job."""
-        try:
-            asked = msgspec.json.decode(await request.body(), type=LeaveRequest)
-            leave = self._hub.expect_without if asked.has_ended else self._hub.ask_to_leave
-            self._deliver(leave(asked.worker))
-        except _UNREADABLE as error:
-            return PlainTextResponse(f"{error}\n", status_code=_BAD_REQUEST)
-        except UsageError as error:
-            return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
-        return Response(b"{}", media_type="application/json")
+
+        def leave(asked: LeaveRequest) -> list[Outgoing]:
+            act = self._hub.expect_without if asked.has_ended else self._hub.ask_to_leave
+            return act(asked.worker)
+
+        return await self._order(request, LeaveRequest, leave)
 
     async def replan(self, request: Request) -> Response:
         """Somebody wants the job to exchange in another structure."""
-        try:
-            asked = msgspec.json.decode(await request.body(), type=ReplanRequest)
-            self._deliver(self._hub.ask_structure(asked))
-        except _UNREADABLE as error:
-            return PlainTextResponse(f"{error}\n", status_code=_BAD_REQUEST)
-        except UsageError as error:
-            return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
-        return Response(b"{}", media_type="application/json")
+        return await self._order(request, ReplanRequest, self._hub.ask_structure)
 
     async def sync(self, request: Request) -> Response:
         """Somebody wants groups to be held together in another way."""
+        return await self._order(
+            request, SyncRequest, lambda asked: self._hub.set_sync(parse_sync(asked.sync))
+        )
+
+    async def _order(
+        self, request: Request, kind: type[T], carry_out: Callable[[T], list[Outgoing]]
+    ) -> Response:
+        """Has an operator's order carried out, or says why it is not."""
         try:
-            asked = msgspec.json.decode(await request.body(), type=SyncRequest)
-            self._hub.set_sync(parse_sync(asked.sync))
+            self._deliver(carry_out(msgspec.json.decode(await request.body(), type=kind)))
         except _UNREADABLE as error:
             return PlainTextResponse(f"{error}\n", status_code=_BAD_REQUEST)
         except UsageError as error:

@@ -88,7 +88,7 @@ class Federation:
         team = known or self._team_for(hello.replaces)
         self._teams.hear(worker)
         _, outgoing = team.hub.connect(msgspec.structs.replace(hello, worker=worker))
-        return worker, outgoing + self._teams.catch_up(worker, team)
+        return worker, outgoing + self._teams.catch_up(worker)
 
     def disconnect(self, worker: int) -> None:
         """A worker's connection is gone; the worker itself may be well."""
@@ -138,7 +138,7 @@ class Federation:
             )
         return self._root.ask_structure(request)
 
-    def set_sync(self, sync: Sync) -> None:
+    def set_sync(self, sync: Sync) -> list[Outgoing]:
         """Holds groups together in another way. Raises UsageError where that cannot be changed."""
         if self._teams is None or not sync.is_relaxed:
             raise UsageError(
@@ -146,7 +146,7 @@ class Federation:
                 "full stays full, and one whose groups train apart can be switched between none, "
                 "percentage, local and flexible; start it with --sync"
             )
-        self._teams.set_sync(sync)
+        return self._teams.set_sync(sync)
 
     def status(self) -> Status:
         """A snapshot for people."""
@@ -283,7 +283,7 @@ class Federation:
         team = self._team_for(-1)
         _, outgoing = team.hub.connect(msgspec.structs.replace(hello, worker=worker))
         outgoing += team.hub.receive(worker, msgspec.structs.replace(ready, attempt=0))
-        return outgoing + self._teams.catch_up(worker, team)
+        return outgoing + self._teams.catch_up(worker)
 
     def _resume(self) -> None:
         """Goes on where the coordinator of before was killed; its workers will come back."""

@@ -85,7 +85,7 @@ class Teams:
         """How the teams are held together now."""
         return self._rounds.sync
 
-    def set_sync(self, sync: Sync) -> None:
+    def set_sync(self, sync: Sync) -> list[Outgoing]:
         """Holds the teams together in another way, which they learn with the next round."""
         self._journal.append(Switched(sync=sync))
         before, self._rounds.sync = self._rounds.sync, sync
@@ -93,6 +93,7 @@ class Teams:
         self._is_round_wanted = True
         reason = f"the teams were held together by {before}, from here on by {sync}"
         self._chronicle.say("set_sync", reason)
+        return self._open_if_due()
 
     def lower_rate(self) -> None:
         """A team is held up by one of its workers: the teams are merged more rarely."""
@@ -132,15 +133,9 @@ class Teams:
             case Told():
                 return self._add_up(team, message)
 
-    def catch_up(self, worker: int, team: Team) -> list[Outgoing]:
-        """What a worker of this team must know that comes, or comes back."""
-        epoch = self._book.epoch
-        leases = self._book.leases_of(team.number)
-        messages: list[FromCoordinator] = [
-            LeaseGranted(epoch=epoch, number=i, start=lease.start, stop=lease.stop)
-            for i, lease in enumerate(leases)
-        ]
-        told = [*messages, *self._closed, *self._sums.heard]
+    def catch_up(self, worker: int) -> list[Outgoing]:
+        """What a worker must know of all teams that comes, or comes back. Leases it asks for itself."""
+        told: list[FromCoordinator] = [*self._closed, *self._sums.heard]
         if self._round is not None:
             told.append(self._opening(self._round))
         if self._epoch_closed is not None:
@@ -166,7 +161,7 @@ class Teams:
 
     def _grant(self, team: Team, asked: LeaseAsked) -> list[Outgoing]:
         self._begin_epoch(asked)
-        known = len(self._book.leases_of(team.number))
+        known = len(self._book.order_of(team.number))
         if asked.epoch < self._book.epoch or asked.number > known:
             return []  # it was asked long ago, perhaps by a member of another team
         part = team.batch / max(1, sum(one.batch for one in self.active))
@@ -258,7 +253,9 @@ class Teams:
         if done.epoch != self._book.epoch:
             reason = f"team {team.number} is in epoch {done.epoch}, not {self._book.epoch}"
             return self._close_failed(one.number, reason)
-        one.reports[team.number] = Report(done.offset, done.busy_s, done.exchange_s, done.drift)
+        one.reports[team.number] = Report(
+            done.offset, done.busy_s, done.exchange_s, done.drift, done.sent_bytes
+        )
         return self._commit(one, done.epoch) if one.is_done else []
 
     def _commit(self, one: Round, epoch: int) -> list[Outgoing]:
