@@ -25,6 +25,7 @@ from gangline.spec.event import (
     Decision,
     EventsLost,
     PacingMeasured,
+    RoundEnded,
     StepDone,
     ViewAdopted,
     WorkerEnded,
@@ -346,3 +347,44 @@ def test_every_part_of_the_report_survives_whatever_a_log_may_hold(
     draw_bars(worker_bars(summary))
     msgspec.json.encode(summary)
     msgspec.json.encode(to_trace(events))
+
+
+def test_teams_count_their_own_steps_and_their_speeds_add_up() -> None:
+    fast = SyntheticRun([0.01]).run_steps(40, shares=[8]).end().events
+    slow: list[AnyEvent] = []
+    for event in SyntheticRun([0.04]).run_steps(20, shares=[8]).events:
+        if isinstance(event, StepDone):
+            slow.append(msgspec.structs.replace(event, team=1, worker=1))
+        elif isinstance(event, ViewAdopted):
+            slow.append(msgspec.structs.replace(event, team=1, members=[1]))
+    rounds = [
+        RoundEnded(
+            t=START + number,
+            number=number,
+            epoch=0,
+            is_committed=number != 1,
+            is_whole=number == 2,
+            offsets={"0": 8 * number, "1": 8},
+            took_s=0.2,
+            exchange_s=0.1,
+            busy_s=0.0,
+            drift=0.1,
+            sent_bytes=1_000_000,
+            interval_s=0.0,
+            sync="flexible",
+            reason="",
+        )
+        for number in range(3)
+    ]
+    summary = summarize([*fast, *slow, *rounds])
+    assert summary.num_teams == 2
+    assert summary.throughput == pytest.approx(8 / 0.095 + 8 / 0.335)
+    assert summary.samples == 60 * 8
+    assert [(view.team, view.view) for view in summary.views] == [(0, 0), (1, 0)]
+    (line,) = [one for one in headline(summary) if "teams" in one]
+    assert line == (
+        "2 teams at their own pace (flexible), merged 2 times, 200 ms each in the background, "
+        "1 counted nothing; 2 MB between them. Steps are each team's own"
+    )
+    assert view_table(summary).columns[0] == "team"
+    assert [row[0] for row in view_table(summary).rows] == ["0", "1"]

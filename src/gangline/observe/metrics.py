@@ -4,7 +4,8 @@
 Definitions, over the steady steps (all complete steps after the warm-up):
 
 - A step's time is the median over its workers of how long it took each of them.
-- Throughput is the samples of all steps over the sum of their times.
+- Throughput is the samples of all steps over the sum of their times; of teams, which train at the same
+  time, the sum of theirs.
 - Efficiency is the sum of the steps' compute-only optima (see `costs`) over the sum of their times:
   1 would mean perfect shares, and exchanging, loading and updating for nothing.
 - A worker's wait is its exchange minus the shortest exchange of that step; it is charged to the
@@ -21,6 +22,7 @@ from gangline.observe.planned import summarize_plan
 from gangline.observe.summary import (
     DecisionSummary,
     Pacing,
+    RoundsSummary,
     RunSummary,
     TimeSpent,
     ViewSummary,
@@ -74,7 +76,9 @@ def summarize(events: Iterable[AnyEvent]) -> RunSummary:
         wait_s=wait_s,
         wait_fraction=_ratio(wait_s, sum(worker.spent.total_s for worker in workers)),
         workers=workers,
-        views=[_view(found, number) for number in sorted(timeline.views)],
+        views=[_view(found, key) for key in sorted(timeline.views)],
+        num_teams=max(1, len(timeline.teams)),
+        rounds=_rounds(timeline),
         decisions=_decisions(timeline),
         plan=summarize_plan(timeline, steady),
         warnings=_warnings(timeline),
@@ -88,7 +92,7 @@ def steady_steps(timeline: Timeline) -> list[Step]:
 
 
 def _num_warm_up(timeline: Timeline) -> int:
-    return min(MAX_WARM_UP_STEPS, len(timeline.steps) // 4)
+    return min(MAX_WARM_UP_STEPS * max(1, len(timeline.teams)), len(timeline.steps) // 4)
 
 
 def fit_costs(steps: Sequence[Step]) -> dict[int, WorkerCost]:
@@ -106,7 +110,15 @@ def _step_s(step: Step) -> float:
 
 
 def _throughput(steps: Sequence[Step]) -> float | None:
-    return _ratio(sum(step.samples for step in steps), sum(map(_step_s, steps)))
+    by_team: dict[int, list[Step]] = {}
+    for step in steps:
+        by_team.setdefault(step.team, []).append(step)
+    rates = [
+        _ratio(sum(step.samples for step in own), sum(map(_step_s, own)))
+        for own in by_team.values()
+    ]
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known else None
 
 
 def _efficiency(steps: Sequence[Step], costs: Mapping[int, WorkerCost]) -> float | None:
@@ -194,11 +206,28 @@ def _exit(ended: WorkerEnded | None) -> str:
     return f"{cause}: {ended.reason}" if ended.reason else cause
 
 
-def _view(found: _Findings, number: int) -> ViewSummary:
-    adopted = found.timeline.views[number]
-    steps = [step for step in found.steady if step.view == number]
+def _rounds(timeline: Timeline) -> RoundsSummary | None:
+    """How the teams were held together; None where there are none."""
+    if not timeline.rounds:
+        return None
+    committed = [one for one in timeline.rounds if one.is_committed]
+    beside = [one.took_s for one in committed if not one.is_whole]
+    return RoundsSummary(
+        sync=timeline.rounds[-1].sync,
+        num_committed=len(committed),
+        num_failed=len(timeline.rounds) - len(committed),
+        took_median_s=median(beside) if beside else None,
+        sent_bytes=sum(one.sent_bytes for one in committed),
+    )
+
+
+def _view(found: _Findings, key: tuple[int, int]) -> ViewSummary:
+    team, number = key
+    adopted = found.timeline.views[key]
+    steps = [step for step in found.steady if (step.team, step.view) == key]
     return ViewSummary(
         view=number,
+        team=team,
         step=adopted.step,
         members=adopted.members,
         shares=adopted.shares,

@@ -41,7 +41,7 @@ def summarize_plan(timeline: Timeline, steady: Sequence[Step]) -> PlanSummary | 
 
 
 def _is_by(plan: PlanMade, step: Step, timeline: Timeline) -> bool:
-    view = timeline.views.get(step.view)
+    view = timeline.views.get((step.team, step.view))
     return step.number > plan.step and view is not None and view.structure == plan.structure
 
 

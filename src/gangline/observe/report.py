@@ -29,6 +29,24 @@ def headline(summary: RunSummary) -> list[str]:
         f"{_count(summary.num_epochs, 'epoch')}, {summary.samples} samples "
         f"in {seconds(summary.wall_s)}",
         *_speed_lines(summary),
+        *_team_lines(summary),
+    ]
+
+
+def _team_lines(summary: RunSummary) -> list[str]:
+    rounds = summary.rounds
+    if rounds is None:
+        return []
+    beside = (
+        ""
+        if rounds.took_median_s is None
+        else f", {seconds(rounds.took_median_s)} each in the background"
+    )
+    failed = f", {rounds.num_failed} counted nothing" if rounds.num_failed else ""
+    return [
+        f"{_count(summary.num_teams, 'team')} at their own pace ({rounds.sync}), merged "
+        f"{_count(rounds.num_committed, 'time')}{beside}{failed}; "
+        f"{rounds.sent_bytes / 1e6:.3g} MB between them. Steps are each team's own"
     ]
 
 
@@ -117,13 +135,17 @@ def view_table(summary: RunSummary) -> Table:
     """What was allocated, why, and what came of it."""
     return Table(
         title="allocations",
-        columns=("view", "from step", "shares", "samples/s", "efficiency", "reason"),
-        rows=[_view_row(view) for view in summary.views],
+        columns=(
+            *(("team",) if summary.num_teams > 1 else ()),
+            *("view", "from step", "shares", "samples/s", "efficiency", "reason"),
+        ),
+        rows=[_view_row(view, with_team=summary.num_teams > 1) for view in summary.views],
     )
 
 
-def _view_row(view: ViewSummary) -> tuple[str, ...]:
+def _view_row(view: ViewSummary, *, with_team: bool) -> tuple[str, ...]:
     return (
+        *((str(view.team),) if with_team else ()),
         str(view.view),
         str(view.step),
         _shares(view.shares),

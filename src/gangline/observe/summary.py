@@ -66,10 +66,26 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
     """How its process ended, where the log says so."""
 
 
+class RoundsSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """How teams that train at their own pace were merged."""
+
+    sync: str
+    """How they were held together in the end."""
+    num_committed: int
+    num_failed: int
+    """Those that counted nothing, because somebody was lost meanwhile."""
+    took_median_s: float | None
+    """Of those in the background, from their opening to their end."""
+    sent_bytes: int
+    """By all leaders together."""
+
+
 class ViewSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one allocation."""
 
     view: int
+    team: int = 0
+    """Whose view it is, where groups train at their own pace."""
     step: int
     members: list[int]
     shares: list[int]
@@ -120,6 +136,10 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     num_steps: int
     num_epochs: int
+    num_teams: int = 1
+    """Groups that train at their own pace; 1: all workers step together."""
+    rounds: RoundsSummary | None = None
+    """How they were merged; null where all workers step together."""
     samples: int
     wall_s: float
     skipped_steps: list[int]

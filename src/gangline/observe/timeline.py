@@ -19,6 +19,7 @@ from gangline.spec.event import (
     LogOpened,
     PacingMeasured,
     PlanMade,
+    RoundEnded,
     RunEnded,
     RunStarted,
     StepDone,
@@ -36,6 +37,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One optimizer update, as all workers that took part in it saw it."""
 
     number: int
+    team: int = 0
+    """Which team made it, where groups train at their own pace; teams number theirs each for itself."""
     records: Mapping[int, StepDone]
     """By worker; at least one."""
     elapsed_s: Mapping[int, float]
@@ -71,7 +74,10 @@ class Timeline(msgspec.Struct, kw_only=True):
     steps: list[Step] = []
     epochs: set[int] = set()
     """The epochs that were finished."""
-    views: dict[int, ViewAdopted] = {}
+    views: dict[tuple[int, int], ViewAdopted] = {}
+    """By team and number."""
+    rounds: list[RoundEnded] = []
+    """The merges of teams, in the order in which they ended."""
     decisions: list[Decision] = []
     plans: list[PlanMade] = []
     """In the order in which they were made."""
@@ -93,9 +99,14 @@ class Timeline(msgspec.Struct, kw_only=True):
             seen.update(range(len(self.started.nodes)))
         return sorted(seen.union(self.ready, self.pacing, self.exits))
 
+    @property
+    def teams(self) -> list[int]:
+        """The teams that made a step; one where all workers step together."""
+        return sorted({step.team for step in self.steps})
+
     def members_of(self, step: Step) -> frozenset[int]:
         """Who should have taken part in a step."""
-        view = self.views.get(step.view)
+        view = self.views.get((step.team, step.view))
         return frozenset(step.records if view is None else view.members)
 
     def is_complete(self, step: Step) -> bool:
@@ -106,14 +117,14 @@ class Timeline(msgspec.Struct, kw_only=True):
 def build_timeline(events: Iterable[AnyEvent]) -> Timeline:
     """Sorts events, which may come in any order that keeps each worker's own."""
     timeline = Timeline()
-    records: dict[int, dict[int, StepDone]] = {}
+    records: dict[tuple[int, int], dict[int, StepDone]] = {}
     for event in events:
         _extend(timeline, event.t)
         if not isinstance(event, StepDone):
             _place(timeline, event)
         elif _is_plausible(event):
             # A step that was tried again counts as it went the last time.
-            records.setdefault(event.step, {})[event.worker] = event
+            records.setdefault((event.step, event.team), {})[event.worker] = event
         else:
             timeline.num_implausible += 1
     timeline.steps = _steps_of(records)
@@ -135,7 +146,7 @@ def _place(timeline: Timeline, event: AnyEvent) -> None:
         case RunEnded():
             timeline.ended = event
         case ViewAdopted():
-            timeline.views.setdefault(event.view, event)
+            timeline.views.setdefault((event.team, event.view), event)
         case Decision():
             _add_decision(timeline.decisions, event)
         case PlanMade():
@@ -148,6 +159,8 @@ def _place(timeline: Timeline, event: AnyEvent) -> None:
             timeline.exits[event.worker] = event
         case EventsLost():
             timeline.losses.append(event)
+        case RoundEnded():
+            timeline.rounds.append(event)
         case EpochDone():
             timeline.epochs.add(event.epoch)
 
@@ -168,18 +181,21 @@ def _is_plausible(event: StepDone) -> bool:
     )
 
 
-def _steps_of(records: Mapping[int, Mapping[int, StepDone]]) -> list[Step]:
+def _steps_of(records: Mapping[tuple[int, int], Mapping[int, StepDone]]) -> list[Step]:
     nobody: Mapping[int, StepDone] = {}
     return [
-        _step(number, records[number], before=records.get(number - 1, nobody))
-        for number in sorted(records)
+        _step(number, team, records[number, team], before=records.get((number - 1, team), nobody))
+        for number, team in sorted(records)
     ]
 
 
-def _step(number: int, records: Mapping[int, StepDone], *, before: Mapping[int, StepDone]) -> Step:
+def _step(
+    number: int, team: int, records: Mapping[int, StepDone], *, before: Mapping[int, StepDone]
+) -> Step:
     last = min(records.values(), key=lambda record: (record.exchange_s, record.worker))
     return Step(
         number=number,
+        team=team,
         records=records,
         elapsed_s={w: _elapsed_s(record, before.get(w)) for w, record in records.items()},
         exchange_s=last.exchange_s,
