@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gangline
 from gangline.eventlog import read_run
+from gangline.spec.errors import ExchangeAborted
 from gangline.spec.event import Decision, FaultFired
 from gangline.spec.launch import Launch
 
@@ -52,6 +53,8 @@ class Setup:
     """Before the batch of a step, wait until the event log says something."""
     checkpoint: str | None = None
     """A folder for checkpoints, one after every other step."""
+    breaks_off: tuple[int, str] | None = None
+    """A worker whose wait for something of the coordinator is broken off, once."""
     dies: dict[int, str] = field(default_factory=dict)
     """Workers that are killed before the first view: `in prepare`, `shaking hands` or `when ready`."""
 
@@ -89,6 +92,8 @@ class Parts:
             return objects
         worker = gangline.runtime.api._job.session.place.worker
         die_before_the_first_view(self.setup.dies.get(worker))
+        if self.setup.breaks_off is not None and worker == self.setup.breaks_off[0]:
+            break_off_once(self.setup.breaks_off[1])
         if self.setup.exaggerated is not None:
             for model in objects:
                 for parameter in model.parameters() if isinstance(model, nn.Module) else ():
@@ -156,6 +161,21 @@ def wait_for(what: str) -> None:
                 return
         time.sleep(0.02)
     raise AssertionError(f"waited in vain for {what}")
+
+
+def break_off_once(what: str) -> None:
+    """The first wait for this is broken off, as if the group were lost."""
+    client = gangline.runtime.api._job.session.client
+    wait_post, waited = client.wait_post, []
+
+    def wait(find: Any, name: str) -> Any:
+        if name == what and not waited:
+            waited.append(name)
+            time.sleep(0.1)
+            raise ExchangeAborted("broken off by a test")
+        return wait_post(find, name)
+
+    client.wait_post = wait
 
 
 def die_before_the_first_view(where: str | None) -> None:

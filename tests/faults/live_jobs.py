@@ -13,15 +13,18 @@ from elastic_jobs import DEADLINE_S, Outcome, _key, _work, faultless
 from networks import COORDINATOR, enter_namespace
 
 from forking import PROCESSES
+from gangline.cli.contact import RunContact
 from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path, read_run
 from gangline.observe.ledger import read_ledger
 from gangline.runtime.coordinator import CoordinatorServer, Federation, Keys
 from gangline.runtime.coordinator.journal import open_journal
+from gangline.runtime.coordinator.status import Status
 from gangline.spec.announcement import Announcement, read_announcement
+from gangline.spec.errors import LaunchError, UsageError
 from gangline.spec.event import Decision, StepDone
 from gangline.spec.sync import IN_STEP, Sync
-from gangline.spec.tokens import write_token
+from gangline.spec.tokens import OPERATOR_TOKEN, write_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
     from elastic_bodies import Setup
     from networks import Network
+
+    from gangline.spec.structure import Structure
 
 TOLERANCE = 1e-9
 
@@ -80,6 +85,7 @@ class LiveJob:
         is_joined: bool = False,
         network: Network | None = None,
         sync: Sync = IN_STEP,
+        structure: Structure | None = None,
     ) -> None:
         """Its founders bring their numbers, as those of `gangline run`, or come by joining.
 
@@ -96,6 +102,7 @@ class LiveJob:
             speeds=(1.0,) * workers,
             transport=None if network is None else "wire-tcp",
             sync=sync,
+            structure=structure,
         )
         self.token = write_token(self.job.token_file)
         self.coordinator: Any = None
@@ -171,6 +178,19 @@ class LiveJob:
 
         def has_come() -> bool:
             return any(isinstance(e, StepDone) and e.step >= step for e in self.events())
+
+        until(has_come, f"step {step}")
+
+    def await_reported(self, step: int) -> None:
+        """Waits until the coordinator knows of a step, which may not be in the logs yet."""
+
+        def has_come() -> bool:
+            try:
+                contact = RunContact(self.folder, token_file=self.folder / OPERATOR_TOKEN)
+                status = msgspec.json.decode(contact.ask("/api/status"), type=Status)
+            except (LaunchError, UsageError):
+                return False  # it is only just being started
+            return status.step >= step
 
         until(has_come, f"step {step}")
 

@@ -15,7 +15,7 @@ from live_jobs import until
 from gangline.cli.main import run_command
 from gangline.eventlog import read_run
 from gangline.observe.ledger import read_ledger
-from gangline.spec.event import RoundEnded, StepDone
+from gangline.spec.event import Regrouped, RoundEnded, StepDone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,11 +65,19 @@ def test_a_running_job_is_switched(tmp_path: Path, capsys: pytest.CaptureFixture
         rounds = events_of(run_dir, RoundEnded)
         return any(one.sync == mode and not one.is_whole for one in rounds)  # type: ignore[attr-defined]
 
+    def members_of_newest_team() -> list[int]:
+        entered = events_of(run_dir, Regrouped)
+        newest = max(entered, key=lambda one: one.team)  # type: ignore[attr-defined]
+        return list(newest.members)  # type: ignore[attr-defined]
+
     try:
         until(lambda: events_of(run_dir, StepDone), "the first step")
         assert run_command(["set", str(run_dir), "sync", "percentage(0.5)"]) == 0
         until(lambda: switched("percentage(0.5)"), "rounds in the background")
-        assert run_command(["set", str(run_dir), "sync", "full"]) == 1
+        assert run_command(["set", str(run_dir), "sync", "full"]) == 0
+        until(lambda: len(members_of_newest_team()) == 2, "all in step")
+        assert run_command(["set", str(run_dir), "sync", "flexible"]) == 0
+        until(lambda: switched("flexible"), "teams again")
         assert run_command(["set", str(run_dir), "sync", "half"]) == 2
         assert run_command(["set", str(run_dir), "shares", "1,2"]) == 2
         (tmp_path / "enough").touch()
@@ -80,7 +88,6 @@ def test_a_running_job_is_switched(tmp_path: Path, capsys: pytest.CaptureFixture
         job.wait()
     said = capsys.readouterr()
     assert "to hold its groups together by percentage(0.5)" in said.out
-    assert "cannot be switched to full while it runs" in said.err
     assert "'half' is not known" in said.err
     assert "'shares' cannot be set" in said.err
     ledger = read_ledger(list(read_run(run_dir, notes=[])))

@@ -73,6 +73,18 @@ def test_groups_of_a_structure_are_teams_that_step_together(tmp_path: Path) -> N
     }
 
 
+@pytest.mark.parametrize("what", ["other teams", "samples"])
+@pytest.mark.parametrize("worker", [0, 1], ids=["leader", "other"])
+def test_a_team_goes_on_where_a_wait_for_the_others_was_broken_off(
+    tmp_path: Path, worker: int, what: str
+) -> None:
+    setup = replace(SETUP, breaks_off=(worker, what))
+    sync = parse_sync("percentage(0.5)")
+    outcome = run_with(tmp_path, setup, [], workers=4, structure=PAIRS, sync=sync)
+    assert_sound(outcome, setup)
+    assert any("nobody is missing" in one.reason for one in outcome.of_kind(Regrouped))
+
+
 @pytest.mark.parametrize("mode", ["none", "percentage(0.5)", "local(3)"])
 def test_samples_of_a_lost_team_are_used_by_others(tmp_path: Path, mode: str) -> None:
     fault = kill(1, 5, "exchange")

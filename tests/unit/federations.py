@@ -112,11 +112,23 @@ class TeamRoom(Room):
         return granted.start, granted.stop
 
     def reach(
-        self, worker: int, offset: int, *, epoch: int = 0, step: int = 4, is_end: bool = True
+        self,
+        worker: int,
+        offset: int,
+        *,
+        epoch: int = 0,
+        step: int = 4,
+        is_end: bool = True,
+        length: int = 0,
     ) -> None:
         rounds = [one.number for one in self.told.get(worker, []) if isinstance(one, RoundOpened)]
         place = Reached(
-            epoch=epoch, offset=offset, step=step, is_end=is_end, after=max(rounds, default=-1)
+            epoch=epoch,
+            offset=offset,
+            step=step,
+            is_end=is_end,
+            after=max(rounds, default=-1),
+            length=length,
         )
         self.say(worker, place)
 

@@ -70,7 +70,9 @@ class Rounds:
     def complete(self, sync: Sync) -> Sync:
         return sync
 
-    def advance(self, least: Any, most: Any, *, mark: tuple[int, int], sync: Sync) -> Sync:
+    def advance(
+        self, least: Any, most: Any, *, mark: tuple[int, int], sync: Sync, step_s: float
+    ) -> Sync:
         return sync
 
     def drop(self) -> None:
@@ -94,7 +96,7 @@ def line() -> Line:
 def team(line: Line, monkeypatch: pytest.MonkeyPatch) -> Any:
     rounds = Rounds(line)
     monkeypatch.setattr(teamwork, "Merging", lambda session, prepared: rounds)
-    return Teamwork(Session(line), None, parse_sync("local(2)"))  # type: ignore[arg-type]
+    return Teamwork(Session(line), None, parse_sync("local(2)"), number=lambda: 0)  # type: ignore[arg-type]
 
 
 def at(epoch: int, start: int, step: int = 0) -> Position:
@@ -110,7 +112,7 @@ def closed(number: int) -> RoundClosed:
 
 
 def end_of(epoch: int, number: int, *, is_complete: bool = True) -> EpochClosed:
-    return EpochClosed(epoch=epoch, step=7, round=number, is_complete=is_complete)
+    return EpochClosed(epoch=epoch, step=7, round=number, is_complete=is_complete, teams=(0,))
 
 
 def test_the_leases_are_the_teams_order(team: Any, line: Line) -> None:
@@ -186,7 +188,7 @@ def test_a_team_stops_after_so_many_steps(team: Any, line: Line) -> None:
     line.post.put(opened(0, is_whole=True))
     line.post.put(closed(0))
     for step in (1, 2, 3):
-        team.after_step(None, None, at(0, 4 * step, step=step))
+        team.after_step(None, None, at(0, 4 * step, step=step), step_s=0.1)
     assert [one.step for one in line.sent] == [2]
 
 

@@ -27,14 +27,15 @@ def set_(
     run_dir: Annotated[Path, typer.Argument(help="The run folder.")],
     setting: Annotated[str, typer.Argument(metavar="sync", help="What to change.")],
     value: Annotated[
-        str, typer.Argument(help="none, percentage(0.25), local(16) or flexible, for sync.")
+        str,
+        typer.Argument(help="full, none, percentage(0.25), local(16), flexible or auto, for sync."),
     ],
     token_file: Annotated[
         Path | None, typer.Option(help="The operator's token file (default: in the run folder).")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Change how groups that train at their own pace are held together, with their next exchange."""
+    """Change how tightly the groups of a running job are held together."""
     from gangline.runtime.coordinator.status import SyncRequest
 
     if setting not in SETTINGS:

@@ -63,15 +63,18 @@ class LeaseBook:
         account = self._accounts.get(team)
         return TeamOrder() if account is None else account.order
 
-    def grant(self, team: int, number: int, *, batch: int, part: float) -> Lease:
+    def grant(
+        self, team: int, number: int, *, batch: int, part: float, is_paused: bool = False
+    ) -> Lease:
         """The `number`-th lease of a team whose steps take `batch` samples; empty: nothing is free.
 
-        `part` is the team's part of all teams' speed. Asking again gives the same lease.
+        `part` is the team's part of all teams' speed. Asking again gives the same lease. Where the
+        book is paused nothing new is given, so that all teams come to an end.
         """
         account = self._accounts.setdefault(team, _Account())
         if number < len(account.order):
             return account.order.leases[number]
-        if not self._free:
+        if is_paused or not self._free:
             account.is_ended = True
         if account.is_ended:
             return Lease(0, 0)

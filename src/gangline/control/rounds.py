@@ -21,10 +21,13 @@ MAX_BUSY_PART = 0.3
 DRIFT = 0.7
 """Teams whose copies are further from their mean than this, by how far the mean has moved since the
 last round, pull in different directions: they are merged more often."""
+CALM = 0.25
+"""So much of the time of a round passes before the next one: the steps without a round are what those
+beside one are compared with."""
 MAX_RARITY = 8.0
 AWAY_S = 1.5
 """A team none of whose members is connected for so long is lost."""
-_REMEMBERED = 5
+_REMEMBERED = 9
 _MIN_PATIENCE_S = 2.0
 _PATIENCE_ROUNDS = 5.0
 
@@ -82,6 +85,14 @@ class RoundClock:
         self._busy: deque[float] = deque(maxlen=_REMEMBERED)
         self._drift: deque[float] = deque(maxlen=_REMEMBERED)
 
+    def restart(self, sync: Sync, now: float) -> None:
+        """The teams are others: nothing is known of what their rounds cost."""
+        self.sync = sync
+        self.rarity = 1.0
+        for known in (self._took, self._busy, self._drift):
+            known.clear()
+        self.begin(now)
+
     def add_samples(self, count: int) -> None:
         """So many more samples were used, by whichever team."""
         self._samples += count
@@ -106,14 +117,14 @@ class RoundClock:
     def interval_s(self) -> float:
         """`flexible`: the time from one round to the next.
 
-        Long enough for the last exchange to be over, and for what it takes from the teams to be a small
-        part of it; shorter where the teams drift apart.
+        Long enough for the last exchange to be over for a while, and for what it takes from the teams
+        to be a small part of it; shorter where the teams drift apart.
         """
         if not self._took:
             return 0.0
         took_s, busy_s = median(self._took), median(self._busy)
         part = min(BUSY_PART * max(1.0, self.drift / DRIFT), MAX_BUSY_PART)
-        return max(took_s, busy_s / part) * self.rarity
+        return max((1 + CALM) * took_s, busy_s / part) * self.rarity
 
     @property
     def drift(self) -> float:

@@ -4,8 +4,8 @@
 Definitions, over the steady steps (all complete steps after the warm-up):
 
 - A step's time is the median over its workers of how long it took each of them.
-- Throughput is the samples of all steps over the sum of their times; of teams, which train at the same
-  time, the sum of theirs.
+- Throughput is the samples of all steps over the sum of their times, as the worker saw them that was
+  in most of them: teams train at the same time.
 - Efficiency is the sum of the steps' compute-only optima (see `costs`) over the sum of their times:
   1 would mean perfect shares, and exchanging, loading and updating for nothing.
 - A worker's wait is its exchange minus the shortest exchange of that step; it is charged to the
@@ -110,15 +110,12 @@ def _step_s(step: Step) -> float:
 
 
 def _throughput(steps: Sequence[Step]) -> float | None:
-    by_team: dict[int, list[Step]] = {}
+    by_worker: dict[int, float] = {}
     for step in steps:
-        by_team.setdefault(step.team, []).append(step)
-    rates = [
-        _ratio(sum(step.samples for step in own), sum(map(_step_s, own)))
-        for own in by_team.values()
-    ]
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) if known else None
+        step_s = _step_s(step)
+        for worker in step.records:
+            by_worker[worker] = by_worker.get(worker, 0.0) + step_s
+    return _ratio(sum(step.samples for step in steps), max(by_worker.values(), default=0.0))
 
 
 def _efficiency(steps: Sequence[Step], costs: Mapping[int, WorkerCost]) -> float | None:

@@ -42,15 +42,23 @@ class TeamOrders:
             for key, numbered in leases.items()
         }
 
+        self._epochs = {epoch for _, epoch in leases}
+
     @property
     def is_used(self) -> bool:
         """Whether samples were leased at all."""
         return bool(self._orders)
 
     def merged(self, team: int, windows: Sequence[Window]) -> list[Window]:
-        """The windows of a team in the epoch's order, as far as they were merged."""
+        """The windows of a team in the epoch's order, as far as they were merged.
+
+        Epochs of which nothing was leased were gone through in step, and are as they were.
+        """
         found = []
         for window in windows:
+            if window.epoch not in self._epochs:
+                found.append(window)
+                continue
             stop = min(window.stop, self._merged.get((team, window.epoch), 0))
             order = self._orders.get((team, window.epoch), TeamOrder())
             places = order.locate(window.start, stop)

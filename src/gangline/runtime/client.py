@@ -42,6 +42,7 @@ from gangline.runtime.messages import (
     Probed,
     Ready,
     Refused,
+    RoundOpened,
     ServeLink,
     ToTeam,
     ViewPublished,
@@ -228,11 +229,18 @@ class ControlClient:
         """Waits for what the coordinator tells a team. Raises ExchangeAborted where it is broken."""
 
         def find_or_give_up() -> T | None:
-            if self.has_moved or self.newest_recovery > self.entered:
+            found = find()
+            is_over = self.has_moved or self.newest_recovery > self.entered
+            # A team that is no more still hears how its last round ended, but begins no other.
+            if is_over and (found is None or isinstance(found, RoundOpened)):
                 raise ExchangeAborted("this team is not what it was")
-            return find()
+            return found
 
         return self._wait(find_or_give_up, _POST_WAIT_S, what)
+
+    def wait_moved(self) -> None:
+        """Waits until this worker is in another team, or may go."""
+        self._wait(lambda: self.has_moved or self.is_dismissed or None, _POST_WAIT_S, "a team")
 
     def cut(self, for_s: float) -> None:
         """Takes the line down, and up again after so many seconds: a fault to be survived."""
@@ -378,7 +386,7 @@ class ControlClient:
 
     def _note_team(self, view: View) -> None:
         """Views and groups of another team have numbers of their own."""
-        known = next(iter(self._published.values()), None)
+        known = self._published.get(self.newest_view)
         if known is None or view.whole is None or known.view.whole is None:
             return
         if known.view.whole.team != view.whole.team:

@@ -41,8 +41,8 @@ class Plan(Protocol):
     @property
     def is_past(self) -> bool: ...
 
-    def reach(self, stop: int, *, length: int) -> int:
-        """How far this worker's group may go in its order of the epoch: up to `stop`, or less."""
+    def reach(self, start: int, stop: int, *, length: int) -> int:
+        """How far this worker's group may go from `start` in its order of the epoch: up to `stop`."""
         ...
 
     def locate(self, start: int, stop: int) -> list[tuple[int, int]]:
@@ -117,7 +117,8 @@ class ShareSampler:
             view, rank = self._plan.view_for(step)
             if rank is None:
                 return
-            stop = self._plan.reach(start + view.global_batch, length=self._usable_length)
+            stop = start + view.global_batch
+            stop = self._plan.reach(start, stop, length=self._usable_length)
             if stop <= start:
                 return
             cut = Window(position.epoch, step, start, stop)

@@ -51,6 +51,8 @@ class Membership:
         self._snapshot = snapshot
         self._probation = probation
         self._broken_s: float | None = None
+        self.before_entering: Callable[[View], None] = lambda view: None
+        """Called before a group is entered, with its view."""
         self.group = group
         """The number of the group that this worker is in, or was in last."""
         if session.client is not None:
@@ -68,6 +70,7 @@ class Membership:
         client, door = self._session.client, self._session.door
         assert client is not None
         assert door is not None
+        client.withdraw(Failed)
         client.has_moved = False
         client.entered = self.group = -1
         door.forget_groups()
@@ -81,7 +84,8 @@ class Membership:
             raise error
         if self._broken_s is None:
             self._broken_s = time.perf_counter()
-        client.send(Failed(group=self.group, step=position.step, error=str(error)))
+        if not client.has_moved:  # else it is known, and the new team's groups have other numbers
+            client.send(Failed(group=self.group, step=position.step, error=str(error)))
 
     def recover(self, position: Position) -> tuple[View, Truth] | None:
         """Waits for a new group with this worker in it, and enters it; None: this worker may go."""
@@ -100,6 +104,7 @@ class Membership:
         """Leaves the old group for that of `view`; None where that one failed already."""
         if self._broken_s is None:
             self._broken_s = time.perf_counter()
+        self.before_entering(view)
         self.group = view.group
         client = self._session.client
         door = self._session.door
@@ -150,6 +155,10 @@ class Membership:
     def forget(self, is_old: Callable[[tuple[Any, ...]], bool]) -> None:
         """Drops results that nobody can be behind for any more."""
         self.results = {key: value for key, value in self.results.items() if not is_old(key)}
+
+    def forget_calls(self) -> None:
+        """All members have come to the same place: nobody is behind for a call before it."""
+        self.forget(lambda key: key[0] != "order")
 
     def _record(self, view: View, truth: Truth) -> None:
         assert self._broken_s is not None

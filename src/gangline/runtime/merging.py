@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gangline.collectives import meet
+from gangline.runtime.burden import Burden
 from gangline.runtime.handshake import copy_value
 from gangline.runtime.leaders import Exchange, Leaders, distance
 from gangline.runtime.messages import RoundDone, RoundFailed, RoundOpened
@@ -71,6 +72,7 @@ class Merging:
         self._reference = self._replica.copy(is_whole=False).values
         self._momentum: torch.Tensor | None = None
         self._busy_s = 0.0
+        self._burden = Burden()
         self._is_told = False
 
     @property
@@ -94,13 +96,16 @@ class Merging:
 
     # --- beside the training ---------------------------------------------------------------------
 
-    def advance(self, least: Stages, most: Stages, *, mark: tuple[int, int], sync: Sync) -> Sync:
+    def advance(
+        self, least: Stages, most: Stages, *, mark: tuple[int, int], sync: Sync, step_s: float
+    ) -> Sync:
         """After a step: goes on to the next stage where all members can; how to go on from here.
 
         `mark` is the epoch, and how many of its samples this team has used.
         """
         start_s = time.perf_counter()
         opened = self._opened
+        self._burden.add(step_s, is_calm=opened is None)
         if opened is None:
             if least.opened > max(self._last, least.closed):
                 self.begin(least.opened, mark)
@@ -122,6 +127,7 @@ class Merging:
         self._opened, self._mark = opened, mark
         self._copy = self._replica.copy(is_whole=opened.is_end)
         self._mean, self._is_told, self._busy_s = None, False, 0.0
+        self._burden.begin()
         if self._session.place.worker in opened.leaders:
             copy, reference, samples = self._copy, self._reference, self._samples
             self._exchange = Exchange(
@@ -161,7 +167,7 @@ class Merging:
                 number=opened.number,
                 epoch=self._mark[0],
                 offset=self._mark[1],
-                busy_s=self._busy_s + mean.cpu_s,
+                busy_s=max(self._busy_s + mean.cpu_s, self._burden.seconds),
                 exchange_s=mean.took_s,
                 drift=min(distance(own, common) / moved, 1e6) if moved > 0 else 0.0,
                 sent_bytes=mean.sent_bytes,
@@ -258,6 +264,10 @@ class Merging:
                 self._mean = Copy(values, tuple(counters))
         self._mark, self._merged = tuple(state["mark"]), tuple(state["merged"])
         self._reference, self._momentum = state["reference"], state["momentum"]
+
+    def restart(self, epoch: int) -> None:
+        """The team is another one: nothing of its order is used."""
+        self._mark = self._merged = (epoch, 0)
 
     def drop(self) -> None:
         """Takes no further part in the round that is under way."""

@@ -65,6 +65,10 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     """What is exchanged per step."""
     sync: Sync = IN_STEP
     """How tightly groups of workers are held together."""
+    must_stay: str = ""
+    """Why groups of this job cannot train at their own pace; empty where they can."""
+    weight: float = 0.0
+    """How fast it was in the team that it comes from, in any unit; 0: that is not known."""
 
 
 class Measured(Message, frozen=True, kw_only=True, tag="measured"):
@@ -166,6 +170,8 @@ class Reached(Message, frozen=True, kw_only=True, tag="reached"):
     """Whether nothing is left for it in this epoch."""
     after: int = -1
     """The newest round that the team has taken part in."""
+    length: int = 0
+    """How many samples the epoch has; of workers that have trained in step so far, and are to part."""
 
 
 class RoundDone(Message, frozen=True, kw_only=True, tag="round_done"):
@@ -347,7 +353,12 @@ class EpochClosed(Message, frozen=True, kw_only=True, tag="epoch_closed"):
     round: int
     """The round that merged them."""
     is_complete: bool
-    """Whether every sample was used. Else a team was lost, and its samples are to be had."""
+    """Whether every sample was used. Else there are some to be had: of a team that was lost, or
+    because the teams were stopped."""
+    teams: tuple[int, ...] = ()
+    """Those that were merged. Who hears of it and was in none of them was left out."""
+    regroup: Sync | None = None
+    """Every worker is in another team from here on, and this is how those are held together."""
 
 
 class Heard(Message, frozen=True, kw_only=True, tag="heard"):

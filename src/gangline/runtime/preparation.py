@@ -26,7 +26,13 @@ from gangline.runtime.messages import Ready
 from gangline.runtime.metrics import MetricsProbe
 from gangline.runtime.order import Order, order_of
 from gangline.runtime.prepared import Prepared
-from gangline.runtime.refusals import check_apart, check_loader, check_models, check_optimizers
+from gangline.runtime.refusals import (
+    check_apart,
+    check_loader,
+    check_models,
+    check_optimizers,
+    why_in_step,
+)
 from gangline.runtime.resuming import Source, Start, agree_on_start
 from gangline.runtime.selfprobe import ProbeSchedule, tell_workload
 from gangline.runtime.session import Session, now
@@ -405,6 +411,7 @@ def _first_view(
             attempt=session.gathering,
             structure=session.place.structure,
             sync=request.prepared.sync,
+            must_stay=why_in_step(request.order, is_elastic=client.is_elastic),
             traits=introduction.traits(),
             gradient_bytes=_gradient_bytes(request.prepared.models),
         )

@@ -71,19 +71,21 @@ def check_optimizers(
 
 def check_apart(sync: Sync, order: Order, *, is_elastic: bool) -> None:
     """Refuses what groups that train at their own pace cannot share."""
-    if not sync.is_relaxed:
-        return
+    reason = why_in_step(order, is_elastic=is_elastic)
+    if sync.is_relaxed and reason:
+        raise UnsupportedError(f"with sync={str(sync)!r} {reason}, or train with sync='full'")
+
+
+def why_in_step(order: Order, *, is_elastic: bool) -> str:
+    """Why groups cannot train at their own pace, and what to do about it; empty where they can."""
     if isinstance(order, DrawnOrder):
-        raise UnsupportedError(
-            f"with sync={str(sync)!r} the order of the samples cannot be {order.name}: every group "
-            "would draw an order of its own, and samples would be used twice or not at all. Use "
-            "shuffle=True or no sampler, or train with sync='full'"
+        return (
+            f"the order of the samples cannot be {order.name}: every group would draw an order of "
+            "its own, and samples would be used twice or not at all. Use shuffle=True or no sampler"
         )
     if not is_elastic:
-        raise UnsupportedError(
-            f"with sync={str(sync)!r} groups come together over the transport wire or wire-tcp: "
-            "choose one of these, or train with sync='full'"
-        )
+        return "groups come together over the transport wire or wire-tcp: choose one of these"
+    return ""
 
 
 def check_loader(loader: DataLoader[object]) -> None:

@@ -24,6 +24,11 @@ class StepTimes:
     exchange_s: float = 0.0
     update_s: float = 0.0
 
+    @property
+    def total_s(self) -> float:
+        """The whole step."""
+        return self.data_s + self.compute_s + self.exchange_s + self.update_s
+
 
 class StepClock:
     """A stopwatch with named laps."""

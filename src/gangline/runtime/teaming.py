@@ -15,21 +15,49 @@ if TYPE_CHECKING:
     from gangline.runtime.position import Position
     from gangline.runtime.prepared import Prepared
     from gangline.runtime.session import Session
+    from gangline.runtime.snapshot import Snapshot
     from gangline.runtime.views import ViewSchedule
+    from gangline.spec.view import View
 
 
 class Teaming:
     """A worker's membership in a team, if it is in one; a failure breaks its group, as elsewhere."""
 
     def __init__(
-        self, session: Session, prepared: Prepared, views: ViewSchedule, membership: Membership
+        self,
+        session: Session,
+        prepared: Prepared,
+        views: ViewSchedule,
+        membership: Membership,
+        snapshot: Snapshot,
     ) -> None:
-        is_apart = views.newest.whole is not None
-        self.team = Teamwork(session, prepared, prepared.sync) if is_apart else None
+        self.team: Teamwork | None = None
         """The team's part in the job; None where all workers are one."""
+        self.is_cut_off = False
+        """Whether the epoch was not cut to its end: the group broke while it waited for samples."""
         self._session = session
+        self._prepared = prepared
         self._views = views
         self._membership = membership
+        self._snapshot = snapshot
+        membership.before_entering = self.take_up
+        if views.newest.whole is not None:
+            self._found(is_parting=False)
+
+    def take_up(self, view: View) -> None:
+        """Workers that were one are to part: from this view on they are a team, the first one."""
+        if view.whole is not None and self.team is None:
+            self._found(is_parting=True)
+
+    def _found(self, *, is_parting: bool) -> None:
+        self.team = Teamwork(
+            self._session,
+            self._prepared,
+            self._prepared.sync,
+            number=lambda: self.number,
+            is_parting=is_parting,
+        )
+        self._snapshot.companion = self.team
 
     @property
     def number(self) -> int:
@@ -43,15 +71,19 @@ class Teaming:
         whole = self._views.newest.whole
         return whole is None or whole.first_rank == 0
 
-    def reach(self, position: Position, stop: int, *, length: int) -> int:
+    def reach(self, position: Position, start: int, stop: int, *, length: int) -> int:
         """How far the worker's group may go in its order of the epoch."""
         if self.team is None:
             return min(stop, length)
+        if self.team.is_parting:
+            self.team.length = length
+            return start
         try:
             return self.team.reach(position.epoch, stop, length=length)
         except ExchangeError as error:
             self._membership.fail(error, position)
-            return 0  # the loop comes to its end, where the group is mended
+            self.is_cut_off = True
+            return start
 
     def locate(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Where in the epoch's order a part of the group's own order is."""
@@ -65,12 +97,13 @@ class Teaming:
             return statement
         return statement._replace(**self.team.merging.stages._asdict())
 
-    def after_step(self, agreed: Agreed | None, position: Position) -> None:
+    def after_step(self, agreed: Agreed | None, position: Position, *, step_s: float) -> None:
         """Goes on with the round that merges the teams, if there is one."""
         if self.team is None or agreed is None:
             return
         try:
-            self.team.after_step(_stages(agreed.least), _stages(agreed.most), position)
+            least, most = _stages(agreed.least), _stages(agreed.most)
+            self.team.after_step(least, most, position, step_s=step_s)
         except ExchangeError as error:
             self._membership.fail(error, position)
 

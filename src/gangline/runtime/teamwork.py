@@ -20,7 +20,7 @@ from gangline.spec.leases import Lease, TeamOrder
 from gangline.spec.sync import LOCAL, parse_sync
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gangline.runtime.client import ControlClient
     from gangline.runtime.merging import Stages
@@ -33,8 +33,22 @@ if TYPE_CHECKING:
 class Teamwork:
     """The team's order of the epoch, and its meetings with the other teams."""
 
-    def __init__(self, session: Session, prepared: Prepared, sync: Sync) -> None:
+    def __init__(
+        self,
+        session: Session,
+        prepared: Prepared,
+        sync: Sync,
+        *,
+        number: Callable[[], int],
+        is_parting: bool = False,
+    ) -> None:
+        """`number` says which team this worker is in."""
         assert session.client is not None
+        self._number = number
+        self.is_parting = is_parting
+        """Whether this is all workers of a job that was one: they stop, and are made teams."""
+        self.length = 0
+        """Of the epoch in which they part."""
         self._client: ControlClient = session.client
         self.merging = Merging(session, prepared)
         self.sync = sync
@@ -86,10 +100,10 @@ class Teamwork:
 
     # --- meeting the other teams -----------------------------------------------------------------
 
-    def after_step(self, least: Stages, most: Stages, position: Position) -> None:
+    def after_step(self, least: Stages, most: Stages, position: Position, *, step_s: float) -> None:
         """A step was made, and all members of the team agree on these stages."""
         mark = (position.epoch, position.start)
-        self.sync = self.merging.advance(least, most, mark=mark, sync=self.sync)
+        self.sync = self.merging.advance(least, most, mark=mark, sync=self.sync, step_s=step_s)
         self._steps += 1
         if self.sync.kind == LOCAL and self._steps >= self.sync.steps:
             self.meet(position, is_end=False)
@@ -105,6 +119,7 @@ class Teamwork:
                 step=position.step,
                 is_end=is_end,
                 after=self.merging.last,
+                length=self.length if self.is_parting else 0,
             )
         )
         try:
@@ -139,6 +154,7 @@ class Teamwork:
         if closed is None or not is_end:
             return opened
         is_news = closed.round > self._last_closing and closed.epoch == epoch
+        is_news = is_news and self._number() in closed.teams
         # Others may be in the next epoch already, and have had a round opened there.
         is_first = opened is None or opened.number > closed.round
         return closed if is_news and is_first else opened
@@ -155,6 +171,7 @@ class Teamwork:
             "epoch": self._epoch,
             "order": [[*lease] for lease in self._order.leases],
             "is_over": self._is_epoch_over,
+            "is_parting": self.is_parting,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -163,11 +180,18 @@ class Teamwork:
         self.sync = parse_sync(state["sync"])
         self._steps, self._last_closing = state["steps"], state["closing"]
         self._epoch, self._is_epoch_over = state["epoch"], state["is_over"]
+        self.is_parting = state["is_parting"]
         self._order = TeamOrder(Lease(*lease) for lease in state["order"])
 
     def move(self) -> None:
         """This worker is given to another team."""
         self.merging.drop()
+        self._forget_order()
+
+    def renew(self, sync: Sync, *, epoch: int) -> None:
+        """All teams are merged, and this worker goes on in another one, which has no order yet."""
+        self.is_parting, self.sync = False, sync
+        self.merging.restart(epoch)
         self._forget_order()
 
     def _forget_order(self) -> None:

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from gangline.runtime.prepared import Prepared
     from gangline.runtime.regroup import Truth
     from gangline.runtime.resuming import Start
+    from gangline.runtime.teamwork import Teamwork
     from gangline.runtime.views import Adoption, ViewSchedule
+    from gangline.spec.sync import Sync
     from gangline.spec.view import View
 
 T = TypeVar("T")
@@ -88,8 +90,7 @@ class Training:
             group=views.newest.group,
             probation=Probation(self._faults, prepared.models),
         )
-        self._teaming = Teaming(session, prepared, views, self._membership)
-        self._snapshot.companion = self._teaming.team
+        self._teaming = Teaming(session, prepared, views, self._membership, self._snapshot)
         self._agreed: Agreed | None = None
         self._hidden: list[torch.Tensor | None] | None = None
         self._departure = Departure(session)
@@ -109,6 +110,7 @@ class Training:
         self._random.go_on()
         self._faults.reach("data", step)
         view = self.views.cut(step)
+        self._teaming.take_up(view)
         worker = self.session.place.worker
         return view, view.rank_of(worker) if worker in view.members else None
 
@@ -118,8 +120,8 @@ class Training:
         worker = self.session.place.worker
         return view, view.rank_of(worker) if worker in view.members else len(view.members)
 
-    def reach(self, stop: int, *, length: int) -> int:
-        return self._teaming.reach(self.position, stop, length=length)
+    def reach(self, start: int, stop: int, *, length: int) -> int:
+        return self._teaming.reach(self.position, start, stop, length=length)
 
     def locate(self, start: int, stop: int) -> list[tuple[int, int]]:
         return self._teaming.locate(start, stop)
@@ -187,6 +189,8 @@ class Training:
         epoch, samples = self.position.epoch, self.position.start
         self._random.go_on()
         self._gradients.stop()
+        if self._teaming.is_cut_off:
+            return self._cut_again()
         self._faults.reach("end", self.position.step)
         self.collective(meet)
         is_complete = self.has_left or self._is_void or self._meet_teams()
@@ -205,12 +209,19 @@ class Training:
         if self.position.epoch == epoch:
             self._set(epoch=epoch + 1, start=0)
         if self._teaming.team is not None:  # only here are all teams alike
-            self._snapshot.take()
             self._offer_checkpoint()
         if self._pacer is not None:
             tell_pacing(self.session, self._pacer)
         tell_links(self.session)
         return True
+
+    def _cut_again(self) -> bool:
+        """The group broke before the end of the epoch could be cut: True where this worker has left."""
+        if self._membership.is_broken:
+            self._recover()
+        if not self.has_left:
+            self._restart()
+        return self.has_left
 
     def total_weight(self, own: float) -> Future[float]:
         def add(group: Group) -> float:
@@ -350,7 +361,7 @@ class Training:
         if not self._is_void:
             self.handout = None
             self._set(step=handout.step + 1, phase=0, start=handout.window_stop)
-            self._teaming.after_step(self._agreed, self.position)
+            self._teaming.after_step(self._agreed, self.position, step_s=times.total_s)
             self._snapshot.take()
             if self._teaming.team is None:
                 self._offer_checkpoint()
@@ -385,9 +396,23 @@ class Training:
                 self._membership.fail(error, self.position)
                 continue
             assert closed is not None
-            self._set(step=closed.step)
+            # Teams have made different numbers of steps and of calls: from here on they count alike.
+            self._set(step=closed.step, handed_out=closed.step - 1, calls=0)
+            self._membership.forget_calls()
+            if closed.regroup is not None:
+                self._change_team(team, closed.regroup)
+            self._snapshot.take()
             return closed.is_complete
         return True
+
+    def _change_team(self, team: Teamwork, sync: Sync) -> None:
+        """All teams have met, and part in another way: this worker goes on with other members."""
+        self._set(start=0)
+        team.renew(sync, epoch=self.position.epoch)
+        assert self.session.client is not None
+        self.session.client.wait_moved()
+        self._membership.move()
+        self._find_group()
 
     def _offer_checkpoint(self) -> None:
         if self._checkpointer is not None and self._teaming.is_first:
@@ -413,6 +438,10 @@ class Training:
         self._faults.reach("regroup", self.position.step)
         if self._teaming.come_over():
             self.position = Position.at_start()
+        self._find_group()
+
+    def _find_group(self) -> None:
+        """Waits for a group with this worker in it, and goes on as its members do."""
         found = self._membership.recover(self.position)
         if found is None:
             self._leave()
@@ -466,7 +495,7 @@ class Training:
 
     def _restart(self) -> None:
         """The loop goes on from the job's position, as if it had just come there."""
-        self._is_void = False
+        self._is_void = self._teaming.is_cut_off = False
         self.handout = None
         self.is_past = self._loop_epoch <= self.position.epoch
         self._snapshot.restore()

@@ -4,6 +4,10 @@
 The founders of a job always meet in one hub, so that all begin alike. If they are to train apart, each
 group becomes a team with a hub of its own, which keeps its members together as that of a whole job
 would; what concerns all teams is in `Teams`.
+
+How they are held together can be changed while they train. If that takes other groups, the teams get no
+more samples until all have met and are merged; then all workers are alike, and are made other teams. A
+job that was one becomes a team first, with nobody to meet. One that is to be one becomes a single team.
 """
 
 from __future__ import annotations
@@ -13,25 +17,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.control.parts import divide
 from gangline.planning.relaxing import choose_sync, groups_by_place
+from gangline.runtime.coordinator.founding import Founder, check_can_part
 from gangline.runtime.coordinator.hub import LEFT_BEHIND, Hub, Outgoing
-from gangline.runtime.coordinator.journal import Ended, NoJournal, TeamFounded
+from gangline.runtime.coordinator.journal import Ended, NoJournal
 from gangline.runtime.coordinator.status import ReplanRequest, Status
 from gangline.runtime.coordinator.team import TeamFactory
 from gangline.runtime.coordinator.teams import Teams
 from gangline.runtime.messages import FromTeam, FromWorker, Goodbye, Hello, Measured, Ready, Refused
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
-from gangline.spec.structure import Structure, fit
-from gangline.spec.sync import AUTO
-from gangline.spec.view import View, Whole
+from gangline.spec.sync import AUTO, IN_STEP
+from gangline.spec.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gangline.control.detection import Detector
     from gangline.eventlog import EventSink
+    from gangline.planning.relaxing import SyncChoice
     from gangline.runtime.coordinator.journal import Journal
     from gangline.runtime.coordinator.replanning import Planning
     from gangline.runtime.coordinator.team import Team
@@ -71,7 +75,8 @@ class Federation:
         self._factory = TeamFactory(run, events, clock, self._journal, detector)
         self._teams: Teams | None = None
         self._profile = None if planning is None else planning.profile
-        self._has_chosen = False
+        self._founder = Founder(self._root, self._factory, self._journal, self._profile)
+        self._choice: SyncChoice | None = None
         self._ready: dict[int, Ready] = {}
         self._resume()
 
@@ -88,7 +93,7 @@ class Federation:
         team = known or self._team_for(hello.replaces)
         self._teams.hear(worker)
         _, outgoing = team.hub.connect(msgspec.structs.replace(hello, worker=worker))
-        return worker, outgoing + self._teams.catch_up(worker)
+        return worker, self._teams.catch_up(worker) + outgoing
 
     def disconnect(self, worker: int) -> None:
         """A worker's connection is gone; the worker itself may be well."""
@@ -105,7 +110,7 @@ class Federation:
         outgoing: list[Outgoing] = []
         for team in list(self._teams.teams.values()):
             outgoing += self._with_changes(team, team.hub.tick)
-        return outgoing + self._teams.tick()
+        return outgoing + self._teams.tick() + self._regroup()
 
     def receive(self, worker: int, message: FromWorker) -> list[Outgoing]:
         """A worker said something after its hello."""
@@ -118,7 +123,7 @@ class Federation:
         if team is None:
             return self._adopt(worker)
         if isinstance(message, FromTeam):
-            return self._teams.receive(team, message)
+            return self._teams.receive(team, message) + self._regroup()
         outgoing = self._with_changes(team, lambda: team.hub.receive(worker, message))
         if isinstance(message, Measured):
             outgoing += self._teams.note(message)
@@ -140,13 +145,18 @@ class Federation:
 
     def set_sync(self, sync: Sync) -> list[Outgoing]:
         """Holds groups together in another way. Raises UsageError where that cannot be changed."""
-        if self._teams is None or not sync.is_relaxed:
-            raise UsageError(
-                f"this job cannot be switched to {sync} while it runs: a job that was started with "
-                "full stays full, and one whose groups train apart can be switched between none, "
-                "percentage, local and flexible; start it with --sync"
-            )
-        return self._teams.set_sync(sync)
+        if self._teams is None:
+            return self._part(sync)
+        active = self._teams.active
+        ready = self._founder.ready_of(active)
+        if not ready:
+            raise UsageError(f"this job cannot be switched to {sync} now: it does not train")
+        if sync.kind == AUTO:
+            sync = self._choose(next(iter(ready.values())), levels=sync.levels)
+        wanted = {frozenset(one.workers) for one in self._founder.groups(sync, tuple(ready))}
+        present = {frozenset(team.members) for team in active}
+        is_parting = any(team.hub is self._root for team in active)
+        return self._teams.set_sync(sync, is_regrouping=is_parting or wanted != present)
 
     def status(self) -> Status:
         """A snapshot for people."""
@@ -192,62 +202,79 @@ class Federation:
 
     def _resolved(self, ready: Ready) -> Ready:
         """What a worker is ready for, where it was left to what is known of the links."""
-        profile = self._profile
         if ready.sync.kind == AUTO:
-            levels = ready.sync.levels
-            choice = choose_sync(profile, ready.gradient_bytes, levels=levels)
-            ready = msgspec.structs.replace(ready, sync=choice.sync)
-            if not self._has_chosen:
-                self._has_chosen = True
-                numbers = {"exchange_s": choice.exchange_s}
-                self._events.write(
-                    Decision(
-                        t=self._clock(), what="choose_sync", reason=choice.reason, numbers=numbers
-                    )
-                )
+            sync = self._choose(ready, levels=ready.sync.levels)
+            ready = msgspec.structs.replace(ready, sync=sync)
+        profile = self._profile
         if ready.sync.is_relaxed and ready.structure is None and profile is not None:
             ready = msgspec.structs.replace(ready, structure=groups_by_place(profile))
         return ready
+
+    def _choose(self, ready: Ready, *, levels: int) -> Sync:
+        """What `auto` is, by what is known of the links."""
+        choice = choose_sync(self._profile, ready.gradient_bytes, levels=levels)
+        if ready.must_stay:
+            choice = choice._replace(sync=IN_STEP, reason=f"in step: {ready.must_stay}")
+        if choice != self._choice:
+            self._choice = choice
+            numbers = {"exchange_s": choice.exchange_s}
+            self._events.write(
+                Decision(t=self._clock(), what="choose_sync", reason=choice.reason, numbers=numbers)
+            )
+        return choice.sync
 
     def _found_teams(self) -> list[Outgoing]:
         """All founders are ready, and are to train apart."""
         ready = self._root.founding
         if ready is None:
             return []
-        first = next(iter(ready.values()))
-        groups = team_groups(first.structure, tuple(ready), levels=first.sync.levels)
+        structure = next(iter(ready.values())).structure
+        first = self._founder.begin(ready, structure)
+        groups = self._founder.groups(first.sync, tuple(ready))
         try:
-            parts = divide(
-                first.global_batch,
-                {i: _speed(group.workers, first, tuple(ready)) for i, group in enumerate(groups)},
-                {i: max(1, first.minimum) * len(group.workers) for i, group in enumerate(groups)},
-            )
+            teams, outgoing = self._founder.found(groups, ready)
         except UsageError as error:
             return [Outgoing(worker, Refused(reason=str(error))) for worker in ready]
         self._ready = ready
         self._teams = self._make_teams(first)
-        outgoing: list[Outgoing] = []
-        first_rank = first_sample = 0
-        for number, group in enumerate(groups):
-            whole = Whole(
-                team=number,
-                first_rank=first_rank,
-                workers=len(ready),
-                first_sample=first_sample,
-                samples=first.global_batch,
-            )
-            first_rank += len(group.workers)
-            first_sample += parts[number]
-            record = TeamFounded(team=number, members=group.workers, whole=whole, sync=first.sync)
-            team, told = self._factory.found(
-                record,
-                ready=ready,
-                hellos=self._root.hellos,
-                batch=parts[number],
-                structure=None if group.is_flat else group,
-            )
-            self._teams.teams[number] = team
-            outgoing += told
+        self._teams.begin(teams, first.sync)
+        return outgoing
+
+    def _part(self, sync: Sync) -> list[Outgoing]:
+        """The job is one, and is to become several: it is made a team, which stops to be parted."""
+        root, founder = self._root, self._founder
+        ready = {one: own for one in root.members if (own := root.readied(one)) is not None}
+        if not ready or root.is_over:
+            raise UsageError(f"this job cannot be switched to {sync} now: it does not train")
+        first = next(iter(ready.values()))
+        if sync.kind == AUTO:
+            sync = self._choose(first, levels=sync.levels)
+        if not sync.is_relaxed:
+            return []  # that is what it is
+        founders = {one: own for one in root.founders if (own := root.readied(one)) is not None}
+        founder.begin(founders, founder.structure_of_root(first.structure))
+        check_can_part(first, sync, founder.groups(sync, root.members))
+        self._ready = ready
+        self._teams = self._make_teams(msgspec.structs.replace(first, sync=IN_STEP))
+        team = founder.found_of_root()
+        self._teams.begin({team.number: team}, IN_STEP)
+        outgoing = self._teams.set_sync(sync, is_regrouping=True)
+        return outgoing + self._teams.settle(f"the workers part, to be held together by {sync}")
+
+    def _regroup(self) -> list[Outgoing]:
+        """If all teams have stopped for it, and are alike: makes the workers other teams."""
+        teams = self._teams
+        sync = None if teams is None else teams.stopped
+        if teams is None or sync is None:
+            return []
+        ready = self._founder.ready_of(teams.active)
+        bystanders = self._founder.bystanders(teams.teams.values())
+        groups = self._founder.groups(sync, tuple(ready))
+        founded, outgoing = self._founder.found(groups, ready)
+        teams.begin(founded, sync)
+        self._ready |= ready
+        for worker, hello, own in bystanders:
+            outgoing += self._enter(worker, hello, own)
         return outgoing
 
     def _make_teams(self, first: Ready) -> Teams:
@@ -276,48 +303,28 @@ class Federation:
         """A worker is back whose team was given up: it enters another one, and copies its state."""
         assert self._teams is not None
         hello, ready = self._root.hellos.get(worker), self._root.readied(worker)
+        ready = self._ready.get(worker, ready)
         if hello is None or ready is None:
             return []
         if not self._teams.active:
             return [Outgoing(worker, LEFT_BEHIND)]
+        return self._enter(worker, hello, ready)
+
+    def _enter(self, worker: int, hello: Hello, ready: Ready | None) -> list[Outgoing]:
+        """A worker that is in no team enters one, as soon as it is ready."""
+        assert self._teams is not None
         team = self._team_for(-1)
         _, outgoing = team.hub.connect(msgspec.structs.replace(hello, worker=worker))
-        outgoing += team.hub.receive(worker, msgspec.structs.replace(ready, attempt=0))
+        if ready is not None:
+            outgoing += team.hub.receive(worker, msgspec.structs.replace(ready, attempt=0))
         return outgoing + self._teams.catch_up(worker)
 
     def _resume(self) -> None:
         """Goes on where the coordinator of before was killed; its workers will come back."""
-        founded = [one for one in self._journal.records if isinstance(one, TeamFounded)]
-        if not founded:
+        found = self._founder.resume(self._journal.records)
+        if found is None:
             return
-        ready = self._root.readied(founded[0].members[0])
-        assert ready is not None
-        self._teams = self._make_teams(ready)
-        for record in founded:
-            team = self._factory.resume(record, minimum=ready.minimum)
-            if team is not None:
-                self._teams.teams[record.team] = team
+        first, teams = found
+        self._teams = self._make_teams(first)
+        self._teams.teams = teams
         self._teams.replay(self._journal.records)
-
-
-def team_groups(
-    structure: Structure | None, workers: tuple[int, ...], *, levels: int
-) -> list[Structure]:
-    """The groups that train apart: of `levels` levels, counted from the leaves; else single workers."""
-    if structure is None or structure.members:
-        return [Structure.flat((worker,)) for worker in workers]
-    return _cut_at(fit(structure, workers), levels)
-
-
-def _cut_at(group: Structure, levels: int) -> list[Structure]:
-    if group.num_levels <= levels:
-        return [group]
-    return [part for below in group.groups for part in _cut_at(below, levels)]
-
-
-def _speed(members: tuple[int, ...], first: Ready, founders: tuple[int, ...]) -> float:
-    """A group's part of the whole before anything is measured."""
-    if first.shares is None:
-        return float(len(members))
-    known = dict(zip(founders, first.shares, strict=False))
-    return sum(known.get(member, 1.0) for member in members)

@@ -104,11 +104,18 @@ class InTeam(Record, frozen=True, kw_only=True, tag="in_team"):
 
 
 class TeamFounded(Record, frozen=True, kw_only=True, tag="team_founded"):
-    """Groups train at their own pace, and this is one of them."""
+    """Groups train at their own pace, and this is one of them, as soon as all are founded."""
 
     team: int
     members: tuple[int, ...]
     whole: Whole
+    is_root: bool = False
+    """Whether it is all workers of a job that was one, whose own hub looks after them."""
+
+
+class TeamsFounded(Record, frozen=True, kw_only=True, tag="teams_founded"):
+    """The teams that were founded since the last such record are the job's, instead of those before."""
+
     sync: Sync
 
 
@@ -122,6 +129,8 @@ class Switched(Record, frozen=True, kw_only=True, tag="switched"):
     """The teams are held together in another way than they were founded with."""
 
     sync: Sync
+    is_regrouping: bool = False
+    """Whether they must be other teams for it, and are stopped first."""
 
 
 class Closed(Record, frozen=True, kw_only=True, tag="closed"):
@@ -131,6 +140,9 @@ class Closed(Record, frozen=True, kw_only=True, tag="closed"):
     step: int
     round: int
     is_complete: bool
+    teams: tuple[int, ...] = ()
+    regroup: Sync | None = None
+    """How they are held together after they are made other teams."""
 
 
 class Leased(Record, frozen=True, kw_only=True, tag="leased"):
@@ -162,6 +174,7 @@ AnyRecord = (
     | Restructured
     | Ended
     | TeamFounded
+    | TeamsFounded
     | TeamLost
     | Switched
     | Leased

@@ -158,6 +158,11 @@ class Mind:
         """Everybody who ever said hello."""
         return self._roster.hellos
 
+    @property
+    def founders(self) -> tuple[int, ...]:
+        """Who began the job, in the order of their ranks then."""
+        return () if self._roster.founded is None else self._roster.founded.founders
+
     def readied(self, worker: int) -> Ready | None:
         """What a worker was ready for."""
         return self._roster.ready.get(worker)

@@ -190,7 +190,8 @@ class Roster:
         assert founded is not None
         shares = self.ready[founded.members[0]].shares
         if shares is None:
-            return None
+            weights = tuple(self.ready[member].weight for member in members)
+            return weights if all(weights) else None
         known = dict(zip(founded.founders, shares, strict=False))
         return tuple(known.get(member, 1.0) for member in members)
 

@@ -41,10 +41,13 @@ class TeamJournal:
 class Team:
     """The members' hub, and how far they have come."""
 
-    def __init__(self, number: int, hub: Hub, whole: Whole, *, batch: int, minimum: int) -> None:
+    def __init__(
+        self, number: int, hub: Hub, whole: Whole | None, *, batch: int, minimum: int
+    ) -> None:
         self.number = number
         self.hub = hub
         self.whole = whole
+        """Its place among the teams, as its members were told; None: they were told of none."""
         self.batch = batch
         """Samples of a global batch that are this team's."""
         self.minimum = minimum
@@ -103,7 +106,7 @@ class TeamFactory:
         self._journal.append(record)
         hub = self._hub(record)
         for worker in record.members:
-            hub.connect(hellos[worker])
+            hub.connect(msgspec.structs.replace(hellos[worker], worker=worker))
         outgoing: list[Outgoing] = []
         founders = list(ready)
         for worker in record.members:

@@ -12,7 +12,14 @@ from gangline.control.rounds import Report, Round, RoundClock
 from gangline.runtime.coordinator.attendance import RETURN_S, Attendance
 from gangline.runtime.coordinator.chronicle import Chronicle
 from gangline.runtime.coordinator.hub import Outgoing
-from gangline.runtime.coordinator.journal import Closed, Leased, Merged, Switched, TeamLost
+from gangline.runtime.coordinator.journal import (
+    Closed,
+    Leased,
+    Merged,
+    Switched,
+    TeamLost,
+    TeamsFounded,
+)
 from gangline.runtime.coordinator.sums import Sums
 from gangline.runtime.messages import (
     EpochClosed,
@@ -28,6 +35,7 @@ from gangline.runtime.messages import (
     Told,
 )
 from gangline.spec.errors import UsageError
+from gangline.spec.leases import Lease
 from gangline.spec.view import Whole
 
 if TYPE_CHECKING:
@@ -79,21 +87,52 @@ class Teams:
         self._is_round_wanted = False
         self._unsettled: str | None = None
         """Why some team is still to be told its place."""
+        self._regrouping: Sync | None = None
+        """How the workers are to be held together when they are made other teams."""
+        self._has_stopped = False
+        """Whether all teams are merged, and wait for that."""
 
     @property
     def sync(self) -> Sync:
         """How the teams are held together now."""
         return self._rounds.sync
 
-    def set_sync(self, sync: Sync) -> list[Outgoing]:
-        """Holds the teams together in another way, which they learn with the next round."""
-        self._journal.append(Switched(sync=sync))
-        before, self._rounds.sync = self._rounds.sync, sync
-        self._rounds.rarity = 1.0
-        self._is_round_wanted = True
-        reason = f"the teams were held together by {before}, from here on by {sync}"
-        self._chronicle.say("set_sync", reason)
+    def set_sync(self, sync: Sync, *, is_regrouping: bool) -> list[Outgoing]:
+        """Holds the teams together in another way, which they learn with the next round.
+
+        If the workers must be other teams for it, these teams get no more samples; when they have
+        used theirs, all meet, and `stopped` says so.
+        """
+        self._journal.append(Switched(sync=sync, is_regrouping=is_regrouping))
+        before = self._rounds.sync
+        if is_regrouping:
+            self._regrouping = sync
+        else:
+            self._regrouping = None
+            self._rounds.sync = sync
+            self._rounds.rarity = 1.0
+            self._is_round_wanted = True
+        how = "when all have met, as other teams," if is_regrouping else "from here on"
+        self._chronicle.say("set_sync", f"held together by {before}, {how} by {sync}")
         return self._open_if_due()
+
+    @property
+    def stopped(self) -> Sync | None:
+        """How the workers are to be held together, where all teams have stopped to be made others."""
+        return self._regrouping if self._has_stopped else None
+
+    def begin(self, teams: dict[int, Team], sync: Sync) -> None:
+        """These are the teams from here on."""
+        self._journal.append(TeamsFounded(sync=sync))
+        shown = ", ".join(f"team {one.number} {list(one.members)}" for one in teams.values())
+        self._chronicle.say("found_teams", f"{shown}, held together by {sync}", teams=len(teams))
+        self.teams = teams
+        self._rounds.restart(sync, self._clock())
+        self._leaders = ()
+        self._forget_regrouping()
+
+    def _forget_regrouping(self) -> None:
+        self._regrouping, self._has_stopped = None, False
 
     def lower_rate(self) -> None:
         """A team is held up by one of its workers: the teams are merged more rarely."""
@@ -165,21 +204,41 @@ class Teams:
         if asked.epoch < self._book.epoch or asked.number > known:
             return []  # it was asked long ago, perhaps by a member of another team
         part = team.batch / max(1, sum(one.batch for one in self.active))
-        lease = self._book.grant(team.number, asked.number, batch=team.batch, part=part)
+        lease = self._book.grant(
+            team.number,
+            asked.number,
+            batch=team.batch,
+            part=part,
+            is_paused=self._regrouping is not None,
+        )
         if lease.start < lease.stop and asked.number >= known:
-            record = Leased(
-                team=team.number,
-                epoch=asked.epoch,
-                length=asked.length,
-                number=asked.number,
-                start=lease.start,
-                stop=lease.stop,
-            )
-            self._journal.append(record)
-            self._chronicle.lease(record)
+            self._keep_lease(team, asked.number, lease)
         return team.tell(
             LeaseGranted(epoch=asked.epoch, number=asked.number, start=lease.start, stop=lease.stop)
         )
+
+    def _keep_lease(self, team: Team, number: int, lease: Lease) -> None:
+        record = Leased(
+            team=team.number,
+            epoch=self._book.epoch,
+            length=self._book.length,
+            number=number,
+            start=lease.start,
+            stop=lease.stop,
+        )
+        self._journal.append(record)
+        self._chronicle.lease(record)
+
+    def _open_book(self, team: Team, reached: Reached) -> None:
+        """Workers that trained in step are to part, and have used the first samples of an epoch."""
+        if reached.offset > reached.length:
+            raise UsageError(
+                f"Reached with offset = {reached.offset}: the epoch has {reached.length} samples"
+            )
+        self._book = LeaseBook(reached.epoch, reached.length)
+        if reached.offset:
+            self._book.restore(team.number, 0, reached.offset)
+            self._keep_lease(team, 0, Lease(0, reached.offset))
 
     # --- rounds ----------------------------------------------------------------------------------
 
@@ -241,6 +300,9 @@ class Teams:
                 f"Reached with step = {reached.step}: the epoch began with step {closed.step} and has "
                 f"{book.length} samples"
             )
+        if reached.length and reached.epoch > book.epoch and book.epoch < 0:
+            self._open_book(team, reached)
+            book = self._book
         # Who has not heard that it was merged says again where it waits, when its line is back.
         if reached.epoch >= book.epoch and reached.after >= self._last_whole:
             team.reached = reached
@@ -285,11 +347,24 @@ class Teams:
         step = max((place.step for place in reached), default=0)
         self._book.reopen()
         closed = EpochClosed(
-            epoch=epoch, step=step, round=self._last_round, is_complete=self._book.is_complete
+            epoch=epoch,
+            step=step,
+            round=self._last_round,
+            is_complete=self._book.is_complete,
+            teams=tuple(team.number for team in self.active),
+            regroup=self._regrouping,
         )
         self._epoch_closed = closed
+        self._has_stopped = self._regrouping is not None
         self._journal.append(
-            Closed(epoch=epoch, step=step, round=closed.round, is_complete=closed.is_complete)
+            Closed(
+                epoch=epoch,
+                step=step,
+                round=closed.round,
+                is_complete=closed.is_complete,
+                teams=closed.teams,
+                regroup=closed.regroup,
+            )
         )
         for team in self.active:
             team.reached = None
@@ -427,13 +502,24 @@ class Teams:
                     self._closed = [RoundClosed(number=number, is_committed=True, sync=self.sync)]
                     for team, offset in offsets.items():
                         self._book.commit(team, offset)
-                case Closed(epoch=epoch, step=step, round=number, is_complete=is_complete):
+                case Closed(epoch=epoch, round=number, is_complete=is_complete, regroup=regroup):
                     self._last_whole = number
+                    self._has_stopped = regroup is not None
                     self._epoch_closed = EpochClosed(
-                        epoch=epoch, step=step, round=number, is_complete=is_complete
+                        epoch=epoch,
+                        step=record.step,
+                        round=number,
+                        is_complete=is_complete,
+                        teams=record.teams,
+                        regroup=regroup,
                     )
+                case Switched(sync=sync, is_regrouping=True):
+                    self._regrouping = sync
                 case Switched(sync=sync):
                     self._rounds.sync = sync
+                case TeamsFounded(sync=sync):
+                    self._rounds.sync = sync
+                    self._forget_regrouping()
                 case TeamLost(team=team):
                     self._book.take_back(team)
                     self.teams.pop(team, None)
@@ -441,3 +527,5 @@ class Teams:
         lost = RoundClosed(number=self._last_round, is_committed=False, sync=self.sync)
         self._closed = [*self._closed, lost]
         self._attendance.away_s = RETURN_S
+        if any(team.whole is None for team in self.teams.values()):
+            self._unsettled = "the workers are to part"

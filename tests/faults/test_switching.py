@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running job is switched between all in step and groups at their own pace, there and back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from elastic_bodies import Setup
+from live_jobs import LiveJob, report
+from test_teams import PAIRS
+
+from gangline.cli.main import run_command
+from gangline.spec.event import Regrouped
+from gangline.spec.sync import IN_STEP, parse_sync
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from elastic_jobs import Outcome
+
+SETUP = Setup(samples=200, batch=12, epochs=4, allocation="balanced")
+
+
+def asked(mode: str) -> str:
+    return f"when all have met, as other teams, by {mode}"
+
+
+def switch(job: LiveJob, mode: str) -> None:
+    """Has the job switched; its workers wait at some step until that was asked for."""
+    assert run_command(["set", str(job.folder), "sync", mode]) == 0
+    job.await_decision(asked(mode))
+
+
+def assert_sound(outcome: Outcome, setup: Setup, *, finishers: tuple[int, ...]) -> None:
+    first = outcome.results[finishers[0]]["state"]
+    for number in finishers:
+        for name, value in outcome.results[number]["state"].items():
+            assert torch.equal(value, first[name]), f"process {number} differs in {name}"
+    outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
+
+
+def teams_of(outcome: Outcome) -> list[tuple[int, ...]]:
+    """Who was in which team, in the order of the teams' numbers."""
+    found = {one.team: tuple(one.members) for one in outcome.of_kind(Regrouped)}
+    return [found[team] for team in sorted(found)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2], ids=["plain", "fetched ahead"])
+def test_in_step_then_apart_then_in_step_again(tmp_path: Path, num_workers: int) -> None:
+    modes = ("percentage(0.5)", "full", "local(3)")
+    waits = dict(zip((5, 24, 44), map(asked, modes), strict=True))
+    setup = replace(SETUP, wait=waits, num_workers=num_workers)
+    with LiveJob(tmp_path, setup, workers=4, structure=PAIRS) as job:
+        for step, mode in zip((2, 20, 40), modes, strict=True):
+            job.await_reported(step)
+            switch(job, mode)
+        outcome = job.finish()
+    assert outcome.exit_codes == [0] * 4, report(outcome)
+    assert_sound(outcome, setup, finishers=(0, 1, 2, 3))
+    assert teams_of(outcome) == [(0, 1), (2, 3), (0, 1, 2, 3), (0, 1), (2, 3)]
+
+
+def test_apart_then_in_step(tmp_path: Path) -> None:
+    setup = replace(SETUP, wait={8: asked("full")})
+    with LiveJob(tmp_path, setup, workers=3, sync=parse_sync("none")) as job:
+        job.await_reported(4)
+        switch(job, "full")
+        outcome = job.finish()
+    assert outcome.exit_codes == [0] * 3, report(outcome)
+    assert_sound(outcome, setup, finishers=(0, 1, 2))
+    assert teams_of(outcome)[-1] == (0, 1, 2)
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+@pytest.mark.parametrize(("before", "after"), [("full", "percentage(0.5)"), ("none", "full")])
+def test_a_worker_dies_while_the_job_is_switched(
+    tmp_path: Path, victim: int, before: str, after: str
+) -> None:
+    setup = replace(SETUP, wait={6: asked(after)})
+    job = LiveJob(tmp_path, setup, workers=4, structure=PAIRS, sync=parse_sync(before))
+    with job:
+        job.await_reported(3)
+        switch(job, after)
+        os.kill(job.processes[victim].pid, signal.SIGKILL)
+        outcome = job.finish()
+    finishers = tuple(worker for worker in range(4) if worker != victim)
+    codes = [0] * 4
+    codes[victim] = -signal.SIGKILL
+    assert outcome.exit_codes == codes, report(outcome)
+    assert_sound(outcome, setup, finishers=finishers)
+
+
+@pytest.mark.parametrize(("before", "after"), [("full", "percentage(0.5)"), ("none", "full")])
+def test_the_coordinator_is_killed_while_the_job_is_switched(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    setup = replace(SETUP, wait={6: asked(after)})
+    sync = IN_STEP if before == "full" else parse_sync(before)
+    with LiveJob(tmp_path, setup, workers=4, structure=PAIRS, sync=sync) as job:
+        job.await_reported(3)
+        switch(job, after)
+        job.kill_coordinator()
+        job.restart_coordinator()
+        outcome = job.finish()
+    assert outcome.exit_codes == [0] * 4, report(outcome)
+    assert_sound(outcome, setup, finishers=(0, 1, 2, 3))
+    expected = {"full": [(0, 1), (2, 3)], "none": [(0, 1), (2, 3), (0, 1, 2, 3)]}
+    assert teams_of(outcome) == expected[before]
+
+
+def test_a_newcomer_enters_a_job_that_was_switched(tmp_path: Path) -> None:
+    mode = "percentage(0.5)"
+    setup = replace(SETUP, wait={6: asked(mode), 16: "worker 2 joined"})
+    with LiveJob(tmp_path, setup, workers=2, is_joined=True) as job:
+        job.await_reported(3)
+        switch(job, mode)
+        job.join(replace(setup, wait={}))
+        outcome = job.finish()
+    assert outcome.exit_codes == [0] * 3, report(outcome)
+    assert_sound(outcome, setup, finishers=(0, 1, 2))
