@@ -268,7 +268,7 @@ def fit_line(times: Mapping[int, Sequence[float]]) -> tuple[float, float, float]
     n = np.array(list(times), dtype=np.float64)
     t = np.array([np.median(values) for values in times.values()])
     (a, b), *_ = np.linalg.lstsq(np.stack([1 / t, n / t], axis=1), np.ones_like(t), rcond=None)
-    if a < 0:
+    if a < 0 or b <= 0:  # too few samples to tell the two apart
         a, b = 0.0, float(np.sum(n / t) / np.sum((n / t) ** 2))
     return float(a), float(b), float(np.abs((a + b * n) / t - 1).max())
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from elastic_jobs import Outcome
 
+AGAIN = "the coordinator was started again"
 SETUP = Setup(samples=200, batch=12, epochs=4, allocation="balanced")
 
 
@@ -99,7 +100,7 @@ def test_a_worker_dies_while_the_job_is_switched(
 def test_the_coordinator_is_killed_while_the_job_is_switched(
     tmp_path: Path, before: str, after: str
 ) -> None:
-    setup = replace(SETUP, wait={6: asked(after)})
+    setup = replace(SETUP, wait={6: asked(after), 12: AGAIN}, think_s=0.02)
     sync = IN_STEP if before == "full" else parse_sync(before)
     with LiveJob(tmp_path, setup, workers=4, structure=PAIRS, sync=sync) as job:
         job.await_reported(3)

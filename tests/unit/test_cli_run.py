@@ -12,11 +12,13 @@ import pytest
 from rich.console import Console
 
 from gangline.cli.main import run_command
+from gangline.cli.run_emulation import enclosed
 from gangline.cli.run_end import summary_lines
 from gangline.cli.run_flags import ClusterFlags
 from gangline.cli.run_options import make_run_dir, parse_shares
 from gangline.cli.run_progress import OutputFollower, ProgressLine, StepFeed
 from gangline.cli.run_structure import read_structure
+from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path
 from gangline.observe import summarize
 from gangline.spec.errors import UsageError
@@ -75,6 +77,36 @@ def test_a_cluster_file_says_it_all(tmp_path: Path) -> None:
     path.write_text('[[nodes]]\nname = "desk"\n[[nodes]]\nname = "pi"\nspeed = 0.1\n')
     cluster = ClusterFlags(cluster=path).resolve()
     assert [node.name for node in cluster.worker_nodes] == ["desk", "pi"]
+
+
+def test_the_workers_of_a_node_get_its_environment(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(
+        '[[nodes]]\nname = "gpu"\n'
+        '[[nodes]]\nname = "cpu"\nworkers = 2\nenvironment = { CUDA_VISIBLE_DEVICES = "" }\n'
+    )
+    cluster = ClusterFlags(cluster=path).resolve()
+    job = Job(run="r", run_dir=tmp_path, script=tmp_path / "train.py", speeds=(1.0,) * 3)
+    with enclosed(job, cluster, has_quotas=False) as put:
+        commands = put.commands({"CUDA_VISIBLE_DEVICES": "0", "HOME": "here"}, cores=4)
+    assert [one.environment["CUDA_VISIBLE_DEVICES"] for one in commands] == ["0", "", ""]
+    assert {one.environment["HOME"] for one in commands} == {"here"}
+
+
+def test_an_environment_of_numbers_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text('[[nodes]]\nname = "cpu"\nenvironment = { OMP_NUM_THREADS = 4 }\n')
+    with pytest.raises(UsageError, match=r"nodes.*environment"):
+        ClusterFlags(cluster=path).resolve()
+
+
+def test_nodes_with_environments_of_their_own_are_not_probed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text('[[nodes]]\nname = "cpu"\nenvironment = { OMP_NUM_THREADS = "4" }\n')
+    assert run_command(["probe", "--cluster", str(path)]) == 2
+    assert "node 'cpu' has an environment of its own" in capsys.readouterr().err
 
 
 def test_shares_are_read_in_any_unit() -> None:

@@ -94,7 +94,7 @@ class ChangingViews:
     def collective(self, exchange: Callable[[Group], torch.Tensor], key: Any) -> torch.Tensor:
         return on_a_group_of_one(exchange, key)
 
-    def reach(self, stop: int, *, length: int) -> int:
+    def reach(self, start: int, stop: int, *, length: int) -> int:
         return min(stop, length)
 
     def locate(self, start: int, stop: int) -> list[tuple[int, int]]:

@@ -84,6 +84,12 @@ def probe(
         _write_and_show(_probe_run(script), output=output, as_json=as_json)
         return
     asked = _asked(cluster, speeds)
+    for node in asked.nodes:
+        if node.environment:
+            raise UsageError(
+                f"node {node.name!r} has an environment of its own, and all nodes are probed in this "
+                "one: run the job with the cluster file, which measures its workers as they are"
+            )
     measured = None if script is None else _probe_script(script, arguments or [], asked)
     found = _probe_cluster(asked, model=model, image_size=image_size, measured=measured)
     _write_and_show(found, output=output, as_json=as_json, measured=measured)

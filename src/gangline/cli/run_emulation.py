@@ -38,6 +38,11 @@ def enclosed(job: Job, cluster: Cluster, *, has_quotas: bool) -> Iterator[Job]:
                 msgspec.structs.replace(enclosure, control_group=str(group))
                 for enclosure, group in zip(enclosures, groups, strict=True)
             ]
+        own = [node.environment for node in cluster.nodes for _ in range(node.workers)]
+        enclosures = [
+            msgspec.structs.replace(enclosure, variables=variables)
+            for enclosure, variables in zip(enclosures, own, strict=True)
+        ]
         is_enclosed = any(enclosure != OPEN for enclosure in enclosures)
         yield msgspec.structs.replace(job, enclosures=tuple(enclosures)) if is_enclosed else job
 

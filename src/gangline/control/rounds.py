@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from gangline.spec.sync import FLEXIBLE, LOCAL, PERCENTAGE, Sync
 
-BUSY_PART = 0.1
+BUSY_PART = 0.05
 """`flexible`: a round may keep the teams from computing for so much of the time between two rounds."""
-MAX_BUSY_PART = 0.3
+MAX_BUSY_PART = 0.15
 """And at most for so much, where the teams drift apart."""
 DRIFT = 0.7
 """Teams whose copies are further from their mean than this, by how far the mean has moved since the
@@ -27,7 +27,9 @@ beside one are compared with."""
 MAX_RARITY = 8.0
 AWAY_S = 1.5
 """A team none of whose members is connected for so long is lost."""
-_REMEMBERED = 9
+_REMEMBERED = 5
+_REMEMBERED_BUSY = 9
+"""What rounds take from the steps beside them is known less exactly than how long they take."""
 _MIN_PATIENCE_S = 2.0
 _PATIENCE_ROUNDS = 5.0
 
@@ -82,7 +84,7 @@ class RoundClock:
         self.rarity = 1.0
         """How many times more rarely than asked for: a team is held up by one of its workers."""
         self._took: deque[float] = deque(maxlen=_REMEMBERED)
-        self._busy: deque[float] = deque(maxlen=_REMEMBERED)
+        self._busy: deque[float] = deque(maxlen=_REMEMBERED_BUSY)
         self._drift: deque[float] = deque(maxlen=_REMEMBERED)
 
     def restart(self, sync: Sync, now: float) -> None:

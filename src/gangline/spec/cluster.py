@@ -57,6 +57,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Of its own link, each way; None: not limited."""
     delay_s: float = 0.0
     """Of its own link, each way."""
+    environment: dict[str, str] = {}
+    """Variables that its workers get, such as CUDA_VISIBLE_DEVICES: which device they compute on."""
 
     def __post_init__(self) -> None:
         _check_link(f"node {self.name!r}", self.bytes_per_s, self.delay_s)

@@ -7,7 +7,7 @@ import msgspec
 
 
 class Enclosure(msgspec.Struct, frozen=True, kw_only=True):
-    """A network of its own, a quota of its own, or neither."""
+    """A network, a quota and variables of its own, or none of them."""
 
     namespace: int | None = None
     """An open descriptor of the network namespace; None: this machine's own network."""
@@ -17,13 +17,16 @@ class Enclosure(msgspec.Struct, frozen=True, kw_only=True):
     """The network interface there; None: that of this machine."""
     control_group: str | None = None
     """The folder of the control group that holds the worker to its speed; None: it paces itself."""
+    variables: dict[str, str] = {}
+    """Variables of its node."""
 
     @property
     def environment(self) -> dict[str, str]:
         """What torch must be told: it would look for this machine's name, and find no address."""
         if self.interface is None:
-            return {}
-        return {"GLOO_SOCKET_IFNAME": self.interface, "TP_SOCKET_IFNAME": self.interface}
+            return self.variables
+        names = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+        return dict.fromkeys(names, self.interface) | self.variables
 
 
 OPEN = Enclosure()
