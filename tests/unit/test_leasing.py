@@ -46,7 +46,7 @@ class Game:
     def lose(self, team: int) -> None:
         """The team dies, and another one begins in its place."""
         lost = self.orders.pop(team)[self.committed.pop(team) :]
-        returned = self.book.take_back(team)
+        returned = self.book.take_back(team).get(team, [])
         assert [one for lease in returned for one in range(*lease)] == lost
         self.orders[self.next_team], self.committed[self.next_team] = [], 0
         self.next_team += 1
@@ -147,11 +147,48 @@ def test_what_was_lost_goes_back_but_not_what_was_merged() -> None:
     book.commit(0, 25)
     assert book.uncommitted(0) == ((35, 50),)
     assert _samples(book.uncommitted(1)) == list(range(20, 30))
-    assert book.take_back(0) == ((35, 50),)
+    assert book.take_back(0) == {0: [(35, 50)]}
     assert book.num_committed == 25
     assert book.num_free == 50 + 15
     assert len(book.order_of(0)) == 0
-    assert book.take_back(0) == ()
+    assert book.take_back(0) == {}
+
+
+def shared_book() -> LeaseBook:
+    """Teams 0 and 1 were merged with each other, team 2 with nobody."""
+    book = LeaseBook(0, 100)
+    for team in range(3):
+        book.restore(team, 20 * team, 20 * team + 20)
+    book.commit(0, 5)
+    book.share({0: 15, 1: 10})
+    return book
+
+
+def test_what_other_teams_have_is_not_lost_with_the_team_that_brought_it() -> None:
+    book = shared_book()
+    assert book.take_back(0) == {0: [(15, 20)]}
+    assert book.num_committed == 5
+    assert book.carried_by([1, 2]) == {0: 15}
+    assert book.carried_by([2]) == {}
+    book.commit(0, 15)
+    assert book.num_committed == 15
+    assert book.carried_by([1, 2]) == {}
+
+
+def test_what_was_carried_on_is_lost_with_the_last_that_carried_it() -> None:
+    book = shared_book()
+    book.take_back(0)
+    assert book.take_back(1) == {1: [(20, 40)], 0: [(5, 15)]}
+    assert book.num_free == 40 + 5 + 10 + 20
+    assert book.carried_by([2]) == {}
+
+
+def test_what_all_have_is_lost_with_nobody() -> None:
+    book = shared_book()
+    book.take_back(0)
+    book.commit(0, 15)
+    book.commit(1, 10)
+    assert book.take_back(1) == {1: [(30, 40)]}
 
 
 def test_a_commit_goes_neither_back_nor_beyond_what_was_given() -> None:

@@ -20,6 +20,12 @@ FORMS = {
     "local(16, nesterov)": Sync(kind="local", steps=16, outer=NESTEROV),
     "full/flexible": Sync(kind="flexible", levels=2),
     "full/full/local(4)": Sync(kind="local", steps=4, levels=3),
+    "percentage(0.5)/flexible": Sync(kind="flexible", within=(Sync(kind="percentage", rate=0.5),)),
+    "full/flexible/percentage(0.1)/none": Sync(
+        kind="none",
+        levels=2,
+        within=(Sync(kind="flexible"), Sync(kind="percentage", rate=0.1)),
+    ),
 }
 
 
@@ -81,8 +87,10 @@ def test_what_is_shown_can_be_read(sync: Sync) -> None:
         ("local(1.5)", "invalid literal for int()"),
         ("local(4, adam)", "the outer optimizer 'adam' is not known; choose one of: average"),
         ("none(3)", "sync 'none(3)' cannot be read"),
-        ("none/full", "only the highest level can be relaxed"),
-        ("local(4)/local(64)", "the levels below it are full, not 'local(4)'"),
+        ("none/full", "what is full is below what is relaxed"),
+        ("none/full/flexible", "the levels that are full come first"),
+        ("local(4)/local(64)", "each is none, percentage, flexible, not local"),
+        ("none/auto", "each is none, percentage, flexible, not auto"),
         ("full)", "sync 'full)' cannot be read"),
     ],
 )

@@ -12,7 +12,12 @@ steps at first, one step at the end, so that nobody asks often and all end toget
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gangline.spec.leases import Lease, TeamOrder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 PARTS = 2
 """A lease is a team's fair part of what is left, divided by this."""
@@ -30,6 +35,15 @@ class _Account:
         self.is_ended = False
         """Whether it was told that nothing is left. Its members act on that at different times, so
         it stays so until all teams have met."""
+        self.shared = 0
+        """How much of it is in the parameters of other teams, though not of all."""
+        self.carriers: frozenset[int] = frozenset()
+        """Those teams."""
+
+    @property
+    def safe(self) -> int:
+        """How much of it is not lost with the team."""
+        return max(self.committed, self.shared if self.carriers else 0)
 
 
 class LeaseBook:
@@ -40,7 +54,8 @@ class LeaseBook:
         self.length = length
         self._free: list[Lease] = [Lease(0, length)] if length else []
         self._accounts: dict[int, _Account] = {}
-        self._committed_by_the_lost = 0
+        self._lost: dict[int, _Account] = {}
+        """Of teams that are no more."""
 
     @property
     def num_free(self) -> int:
@@ -50,8 +65,8 @@ class LeaseBook:
     @property
     def num_committed(self) -> int:
         """How many samples are in everybody's parameters."""
-        present = sum(account.committed for account in self._accounts.values())
-        return present + self._committed_by_the_lost
+        accounts = (*self._accounts.values(), *self._lost.values())
+        return sum(account.committed for account in accounts)
 
     @property
     def is_complete(self) -> bool:
@@ -99,8 +114,23 @@ class LeaseBook:
 
     def commit(self, team: int, offset: int) -> None:
         """The team's samples up to this offset of its order are in everybody's parameters."""
-        account = self._accounts.setdefault(team, _Account())
+        account = self._lost.get(team) or self._accounts.setdefault(team, _Account())
         account.committed = max(account.committed, min(offset, account.order.given))
+
+    def share(self, offsets: Mapping[int, int]) -> None:
+        """These teams, and no others, were merged: each one's samples are in all their parameters."""
+        for team, offset in offsets.items():
+            account = self._accounts.setdefault(team, _Account())
+            account.shared = min(offset, account.order.given)
+            account.carriers = frozenset(offsets) - {team}
+
+    def carried_by(self, teams: Iterable[int]) -> dict[int, int]:
+        """Of lost teams whose samples are in these teams' parameters: how many are."""
+        return {
+            team: account.shared
+            for team, account in self._lost.items()
+            if account.safe > account.committed and account.carriers.intersection(teams)
+        }
 
     def uncommitted(self, team: int) -> tuple[Lease, ...]:
         """What a team was given and has not committed."""
@@ -109,11 +139,20 @@ class LeaseBook:
             return ()
         return tuple(account.order.locate(account.committed, account.order.given))
 
-    def take_back(self, team: int) -> tuple[Lease, ...]:
-        """The team is lost: what it had not committed is free again."""
-        returned = self.uncommitted(team)
+    def take_back(self, team: int) -> dict[int, list[Lease]]:
+        """The team is lost, and what is in nobody else's parameters is free again.
+
+        That may also be samples of a team that was lost before, if this one had carried them on.
+        """
+        returned: dict[int, list[Lease]] = {}
         account = self._accounts.pop(team, None)
         if account is not None:
-            self._committed_by_the_lost += account.committed
-        self._free += returned
+            self._lost[team] = account
+            returned[team] = account.order.locate(account.safe, account.order.given)
+        for number, other in (*self._accounts.items(), *self._lost.items()):
+            safe = other.safe
+            other.carriers -= {team}
+            if number in self._lost and other.safe < safe:
+                returned.setdefault(number, []).extend(other.order.locate(other.safe, safe))
+        self._free += [lease for leases in returned.values() for lease in leases]
         return returned

@@ -78,7 +78,8 @@ class RoundClock:
 
     def __init__(self, sync: Sync, *, global_batch: int, now: float) -> None:
         self.sync = sync
-        self._global_batch = global_batch
+        self.global_batch = global_batch
+        """Samples of one step of all teams."""
         self._samples = 0
         self._opened_s = now
         self.rarity = 1.0
@@ -86,14 +87,6 @@ class RoundClock:
         self._took: deque[float] = deque(maxlen=_REMEMBERED)
         self._busy: deque[float] = deque(maxlen=_REMEMBERED_BUSY)
         self._drift: deque[float] = deque(maxlen=_REMEMBERED)
-
-    def restart(self, sync: Sync, now: float) -> None:
-        """The teams are others: nothing is known of what their rounds cost."""
-        self.sync = sync
-        self.rarity = 1.0
-        for known in (self._took, self._busy, self._drift):
-            known.clear()
-        self.begin(now)
 
     def add_samples(self, count: int) -> None:
         """So many more samples were used, by whichever team."""
@@ -103,9 +96,9 @@ class RoundClock:
         """Whether a round in the background is due."""
         match self.sync.kind:
             case kind if kind == PERCENTAGE:
-                return self._samples * self.sync.rate >= self._global_batch * self.rarity
+                return self._samples * self.sync.rate >= self.global_batch * self.rarity
             case kind if kind == FLEXIBLE:
-                is_new = self._samples >= self._global_batch
+                is_new = self._samples >= self.global_batch
                 return is_new and now - self._opened_s >= self.interval_s
             case _:
                 return False

@@ -33,7 +33,7 @@ class TeamOrders:
                 case SamplesLeased(team=team, epoch=epoch):
                     lease = Lease(event.start, event.stop)
                     leases.setdefault((team, epoch), {})[event.number] = lease
-                case RoundEnded(is_committed=True, epoch=epoch):
+                case RoundEnded(is_committed=True, is_all=True, epoch=epoch):
                     for name, offset in event.offsets.items():
                         key = (int(name), epoch)
                         self._merged[key] = max(self._merged.get(key, 0), offset)

@@ -50,6 +50,15 @@ class Stages(NamedTuple):
     closed: int
 
 
+class Common(NamedTuple):
+    """What teams had in common when they were merged last."""
+
+    mark: tuple[int, int]
+    """Epoch and offset up to which this team's samples were merged."""
+    values: torch.Tensor
+    """The parameters and running statistics then."""
+
+
 class Merging:
     """The round that is under way, and what the last one left."""
 
@@ -60,16 +69,18 @@ class Merging:
         self._session = session
         self._replica = Replica(prepared)
         place = session.place
-        self._leaders = Leaders(session.door, run=place.run, worker=place.worker)
+        self._door, self._place = session.door, place
+        self._leaders: dict[int, Leaders] = {}
+        """By level."""
         self._last = -1
         self._opened: RoundOpened | None = None
         self._exchange: Exchange | None = None
         self._copy: Copy | None = None
         self._mean: Copy | None = None
         self._mark = (0, 0)
-        self._merged = (0, 0)
-        """Epoch and offset up to which this team's samples were merged."""
-        self._reference = self._replica.copy(is_whole=False).values
+        self._common: dict[int, Common] = {}
+        """By level: what the teams that are merged there had in common last."""
+        self._first = Common((0, 0), self._replica.copy(is_whole=False).values)
         self._momentum: torch.Tensor | None = None
         self._busy_s = 0.0
         self._burden = Burden()
@@ -129,17 +140,33 @@ class Merging:
         self._mean, self._is_told, self._busy_s = None, False, 0.0
         self._burden.begin()
         if self._session.place.worker in opened.leaders:
-            copy, reference, samples = self._copy, self._reference, self._samples
+            copy, reference, samples = (
+                self._copy,
+                self._common_at(opened.level).values,
+                self._samples,
+            )
+            leaders = self._leaders_at(opened.level)
             self._exchange = Exchange(
-                lambda: self._leaders.exchange(opened, copy, reference, samples),
+                lambda: leaders.exchange(opened, copy, reference, samples),
                 lambda error: self._client.send(RoundFailed(number=number, error=error[:1000])),
             )
 
     @property
     def _samples(self) -> int:
-        """How many samples this team has used since its last merge."""
+        """How many samples this team has used since the last merge of the present level."""
+        assert self._opened is not None
         epoch, offset = self._mark
-        return offset - self._merged[1] if epoch == self._merged[0] else offset
+        before = self._common_at(self._opened.level).mark
+        return offset - before[1] if epoch == before[0] else offset
+
+    def _common_at(self, level: int) -> Common:
+        return self._common.get(level, self._first)
+
+    def _leaders_at(self, level: int) -> Leaders:
+        if level not in self._leaders:
+            run, worker = self._place.run, self._place.worker
+            self._leaders[level] = Leaders(self._door, run=run, worker=worker)
+        return self._leaders[level]
 
     def _share(self) -> None:
         """The leader's mean becomes the team's."""
@@ -161,7 +188,7 @@ class Merging:
         assert self._mean is not None
         mean, count = self._exchange.mean, self._replica.num_parameters
         own, common = self._copy.values[:count], self._mean.values[:count]
-        moved = distance(common, self._reference[:count])
+        moved = distance(common, self._common_at(opened.level).values[:count])
         self._client.send(
             RoundDone(
                 number=opened.number,
@@ -181,10 +208,10 @@ class Merging:
         is_committed = closed is not None and closed.is_committed
         if is_committed and self._mean is not None:
             self._apply(self._opened, self._mean, sync)
-            self._merged = self._mark
         elif self._exchange is not None:
-            self._leaders.break_off(self._exchange)
-            self._leaders.undo()
+            leaders = self._leaders_at(self._opened.level)
+            leaders.break_off(self._exchange)
+            leaders.undo()
         self._opened = self._exchange = self._copy = self._mean = None
         return sync if closed is None else closed.sync
 
@@ -198,18 +225,19 @@ class Merging:
             self._replica.become(mean)
         else:
             self._replica.move(shared - self._copy.values[: len(shared)])
-        self._reference = shared.clone()
+        # Those of a higher level are those of all levels below it.
+        common = Common(self._mark, shared.clone())
+        self._common |= dict.fromkeys(range(opened.level + 1), common)
 
     def _stepped(self, mean: Copy) -> Copy:
         """The outer optimizer's step: Nesterov momentum along the way that the mean has gone."""
         count = self._replica.num_parameters
-        way = mean.values[:count] - self._reference[:count]
+        reference = self._common_at(0).values[:count]
+        way = mean.values[:count] - reference
         before = torch.zeros_like(way) if self._momentum is None else self._momentum
         self._momentum = OUTER_MOMENTUM * before + way
         values = mean.values.clone()
-        values[:count] = self._reference[:count] + OUTER_RATE * (
-            way + OUTER_MOMENTUM * self._momentum
-        )
+        values[:count] = reference + OUTER_RATE * (way + OUTER_MOMENTUM * self._momentum)
         return mean._replace(values=values)
 
     # --- while the team waits --------------------------------------------------------------------
@@ -223,7 +251,7 @@ class Merging:
         while exchange is not None and exchange.is_under_way:
             exchange.wait(_LOOK_S)
             if post.newest_closed >= number:
-                self._leaders.break_off(exchange)
+                self._leaders_at(opened.level).break_off(exchange)
         self._share()
         if self._mean is not None:
             self._session.communicator.call(meet)
@@ -238,12 +266,14 @@ class Merging:
         opened = self._opened
         return {
             "last": self._last,
-            "opened": None if opened is None else [opened.number, opened.group, opened.is_whole],
+            "opened": None
+            if opened is None
+            else [opened.number, opened.group, opened.is_whole, opened.level],
             "copy": None if self._copy is None else [self._copy.values, [*self._copy.counters]],
             "mean": None if self._mean is None else [self._mean.values, [*self._mean.counters]],
             "mark": list(self._mark),
-            "merged": list(self._merged),
-            "reference": self._reference,
+            "common": {level: [[*mark], values] for level, (mark, values) in self._common.items()},
+            "first": self._first.values,
             "momentum": self._momentum,
         }
 
@@ -252,30 +282,41 @@ class Merging:
         self.drop()
         self._last = state["last"]
         if state["opened"] is not None:
-            number, group, is_whole = state["opened"]
+            number, group, is_whole, level = state["opened"]
             # Who comes later never leads this round: if its leader is lost, it counts nothing.
             self._opened = RoundOpened(
-                number=number, group=group, is_whole=is_whole, leaders=(), addresses=()
+                number=number,
+                group=group,
+                is_whole=is_whole,
+                level=level,
+                leaders=(),
+                addresses=(),
             )
             values, counters = state["copy"]
             self._copy = Copy(values, tuple(counters))
             if state["mean"] is not None:
                 values, counters = state["mean"]
                 self._mean = Copy(values, tuple(counters))
-        self._mark, self._merged = tuple(state["mark"]), tuple(state["merged"])
-        self._reference, self._momentum = state["reference"], state["momentum"]
+        self._mark = tuple(state["mark"])
+        self._first, self._momentum = Common((0, 0), state["first"]), state["momentum"]
+        self._common = {
+            level: Common(tuple(mark), values) for level, (mark, values) in state["common"].items()
+        }
 
     def restart(self, epoch: int) -> None:
-        """The team is another one: nothing of its order is used."""
-        self._mark = self._merged = (epoch, 0)
+        """The team is another one: nothing of its order is used, and all teams are alike."""
+        self._mark = (epoch, 0)
+        newest = self._common_at(max(self._common, default=0)).values
+        self._first, self._common = Common(self._mark, newest), {}
 
     def drop(self) -> None:
         """Takes no further part in the round that is under way."""
-        if self._exchange is not None:
-            self._leaders.break_off(self._exchange)
+        if self._exchange is not None and self._opened is not None:
+            self._leaders_at(self._opened.level).break_off(self._exchange)
         self._opened = self._exchange = self._copy = self._mean = None
 
     def close(self) -> None:
         """Ends what is under way."""
         self.drop()
-        self._leaders.leave()
+        for leaders in self._leaders.values():
+            leaders.leave()

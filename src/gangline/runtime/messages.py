@@ -331,6 +331,8 @@ class RoundOpened(Message, frozen=True, kw_only=True, tag="round_opened"):
     """All teams wait for it."""
     is_end: bool = False
     """It ends an epoch: optimizer state is merged, too."""
+    level: int = 0
+    """Which relaxed level it merges, from the lowest; a merge of a higher one is one of those below."""
     compression: str = "none"
     """How the leaders shorten what they send."""
 

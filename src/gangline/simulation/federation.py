@@ -225,7 +225,8 @@ class Federation:
         """A team is gone: its samples are free again, and the others divide its work."""
         listener = self._listeners.pop(team.number)
         self._reached.pop(team.number, None)
-        returned, now = self.book.take_back(team.number), self._clock.now
+        taken, now = self.book.take_back(team.number), self._clock.now
+        returned = taken.get(team.number, [])
         for lease in returned:
             self._sink(
                 LeaseReturned(

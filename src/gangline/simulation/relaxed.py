@@ -94,9 +94,9 @@ def simulate_teams(
 def _check(scenario: Scenario, sync: Sync, course: Course, epochs: int) -> None:
     if not sync.is_relaxed:
         raise UsageError(f"with sync {sync} there are no teams; simulate it with `simulate`")
-    if sync.levels > 1:
+    if sync.levels > 1 or sync.within:
         raise UsageError(
-            f"sync {sync} has {sync.levels} synchronous levels, and groups in a scenario are one: "
+            f"sync {sync} has several levels, and groups in a scenario are one: "
             f"write {str(sync).rpartition('/')[2]}"
         )
     if course.samples is None or epochs < 1:

@@ -269,6 +269,8 @@ class RoundEnded(Event, frozen=True, kw_only=True, tag="round_ended"):
     is_committed: bool
     is_whole: bool
     """Whether all teams waited for it."""
+    is_all: bool = True
+    """Whether all teams were merged; else those of one group, and their samples do not count yet."""
     offsets: dict[str, int]
     """Per team: how many samples of its order were in the copy that it brought."""
     took_s: float

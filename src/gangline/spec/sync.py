@@ -10,11 +10,13 @@
     auto                       full or flexible, by the measured cost of a global exchange
 
 Levels of a structure are separated by `/`, from the leaves up: `full/flexible` sums gradients in the
-lowest two levels, and averages the groups above them.
+lowest two levels, and averages the groups above them. `percentage(0.5)/percentage(0.02)` sums them in
+the lowest groups only, averages these often within the groups above them, and rarely over all.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 
@@ -34,6 +36,9 @@ NESTEROV = "nesterov"
 OUTER = (AVERAGE, NESTEROV)
 """What is done with the mean of the groups: taken, or followed with momentum."""
 
+_STACKED = (NONE, PERCENTAGE, FLEXIBLE)
+"""What the levels can be where several of them are relaxed: those whose teams never stop."""
+
 _FORM = re.compile(r"(?P<kind>[a-z]+)(?:\((?P<arguments>[^()]*)\))?")
 _EXAMPLE = (
     "write for example full, none, percentage(0.25), local(16), local(16, nesterov), flexible"
@@ -52,6 +57,8 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
     """`local`: the outer optimizer."""
     levels: int = 1
     """How many levels, from the leaves up, sum their gradients in every step."""
+    within: tuple[Sync, ...] = ()
+    """The relaxed levels below the highest one, from the lowest up."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -68,6 +75,17 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.levels < 1:
             raise UsageError(f"at least the lowest level is synchronous, not {self.levels} levels")
+        wrong = [one.kind for one in self.rates if one.kind not in _STACKED]
+        if self.within and wrong:
+            raise UsageError(
+                f"where several levels are relaxed, each is {', '.join(_STACKED)}, not {wrong[0]}; "
+                f"{_EXAMPLE}"
+            )
+
+    @property
+    def rates(self) -> tuple[Sync, ...]:
+        """How each relaxed level is held together, from the lowest up."""
+        return (*self.within, self)
 
     @property
     def is_relaxed(self) -> bool:
@@ -75,7 +93,7 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind not in (FULL, AUTO)
 
     def __str__(self) -> str:
-        below = "full/" * (self.levels - 1)
+        below = "full/" * (self.levels - 1) + "".join(f"{one}/" for one in self.within)
         match self.kind:
             case "percentage":
                 return f"{below}percentage({self.rate!r})"
@@ -93,18 +111,26 @@ IN_STEP = Sync()
 def parse_sync(text: str) -> Sync:
     """What a user wrote. Raises UsageError where it means nothing."""
     *below, top = [part.strip() for part in text.split("/")]
-    for level in below:
-        if level != FULL:
-            raise UsageError(
-                f"sync {text!r}: only the highest level can be relaxed, the levels below it are "
-                f"full, not {level!r}; {_EXAMPLE}"
-            )
-    match = _FORM.fullmatch(top)
+    in_step = list(itertools.takewhile(lambda level: level == FULL, below))
+    within = [_level_of(text, level, levels=1) for level in below[len(in_step) :]]
+    if any(one.kind == FULL for one in within):
+        raise UsageError(
+            f"sync {text!r}: the levels that are full come first, below those that are relaxed; "
+            f"{_EXAMPLE}"
+        )
+    found = _level_of(text, top, levels=1 + len(in_step))
+    if within and found.kind == FULL:
+        raise UsageError(f"sync {text!r}: what is full is below what is relaxed; {_EXAMPLE}")
+    return msgspec.structs.replace(found, within=tuple(within)) if within else found
+
+
+def _level_of(text: str, level: str, *, levels: int) -> Sync:
+    match = _FORM.fullmatch(level)
     if match is None:
         raise UsageError(f"sync {text!r} cannot be read: {_EXAMPLE}")
     given = match["arguments"]
     arguments = [] if given is None else [part.strip() for part in given.split(",")]
-    return _sync_of(text, match["kind"], arguments, levels=1 + len(below))
+    return _sync_of(text, match["kind"], arguments, levels=levels)
 
 
 def _sync_of(text: str, kind: str, arguments: list[str], *, levels: int) -> Sync:

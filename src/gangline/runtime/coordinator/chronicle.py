@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gangline.control.rounds import Report, Round
+from gangline.control.rounds import Round
 from gangline.runtime.coordinator.journal import Leased, Merged
 from gangline.spec.event import Decision, LeaseReturned, RoundEnded, SamplesLeased
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from gangline.control.rounds import RoundClock
     from gangline.eventlog import EventSink
@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 class Chronicle:
     """Turns what happened to teams into events."""
 
-    def __init__(
-        self, events: EventSink, *, clock: Callable[[], float], rounds: RoundClock
-    ) -> None:
+    def __init__(self, events: EventSink, *, clock: Callable[[], float]) -> None:
         self._events = events
         self._clock = clock
-        self._rounds = rounds
 
     def say(self, what: str, reason: str, **numbers: float) -> None:
         """Something was decided."""
@@ -51,8 +48,20 @@ class Chronicle:
         for start, stop in leases:
             self._events.write(LeaseReturned(t=now, team=team, epoch=epoch, start=start, stop=stop))
 
-    def end_round(self, one: Round, *, epoch: int, is_committed: bool, reason: str = "") -> None:
-        """A round is over, and counts or does not."""
+    def end_round(
+        self,
+        one: Round,
+        *,
+        epoch: int,
+        is_committed: bool,
+        is_all: bool,
+        clock: RoundClock,
+        offsets: Mapping[int, int] | None = None,
+        reason: str = "",
+    ) -> None:
+        """A round is over, and counts or does not; `offsets` where they are not the reports'."""
+        if offsets is None:
+            offsets = {team: report.offset for team, report in one.reports.items()}
         now, reports = self._clock(), one.reports.values()
         self._events.write(
             RoundEnded(
@@ -61,25 +70,32 @@ class Chronicle:
                 epoch=epoch,
                 is_committed=is_committed,
                 is_whole=one.is_whole,
-                offsets={str(team): report.offset for team, report in one.reports.items()},
+                is_all=is_all,
+                offsets={str(team): offset for team, offset in offsets.items()},
                 took_s=now - one.opened_s,
                 exchange_s=max((report.exchange_s for report in reports), default=0.0),
                 busy_s=max((report.busy_s for report in reports), default=0.0),
                 drift=max((report.drift for report in reports), default=0.0),
                 sent_bytes=sum(report.sent_bytes for report in reports),
-                interval_s=self._rounds.interval_s,
-                sync=str(self._rounds.sync),
+                interval_s=clock.interval_s,
+                sync=str(clock.sync),
                 reason=reason,
             )
         )
 
-    def repeat(self, record: AnyRecord) -> None:
+    def repeat(self, record: AnyRecord, clock: RoundClock) -> None:
         """A coordinator was killed after it had written this into its journal: tell it again."""
         match record:
             case Leased():
                 self.lease(record)
             case Merged(number=number, epoch=epoch, offsets=offsets, is_whole=is_whole):
                 one = Round(number, tuple(offsets), opened_s=self._clock(), is_whole=is_whole)
-                one.reports = {team: Report(offset, 0, 0, 0) for team, offset in offsets.items()}
-                reason = "committed before the coordinator was started again"
-                self.end_round(one, epoch=epoch, is_committed=True, reason=reason)
+                self.end_round(
+                    one,
+                    epoch=epoch,
+                    is_committed=True,
+                    is_all=record.is_all,
+                    clock=clock,
+                    offsets=offsets,
+                    reason="committed before the coordinator was started again",
+                )

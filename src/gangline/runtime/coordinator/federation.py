@@ -93,7 +93,7 @@ class Federation:
         team = known or self._team_for(hello.replaces)
         self._teams.hear(worker)
         _, outgoing = team.hub.connect(msgspec.structs.replace(hello, worker=worker))
-        return worker, self._teams.catch_up(worker) + outgoing
+        return worker, self._teams.catch_up(worker, team) + outgoing
 
     def disconnect(self, worker: int) -> None:
         """A worker's connection is gone; the worker itself may be well."""
@@ -126,7 +126,7 @@ class Federation:
             return self._teams.receive(team, message) + self._regroup()
         outgoing = self._with_changes(team, lambda: team.hub.receive(worker, message))
         if isinstance(message, Measured):
-            outgoing += self._teams.note(message)
+            outgoing += self._teams.note(team, message)
         if isinstance(message, Goodbye) and not self._teams.active:
             self._journal.append(Ended())
         return outgoing
@@ -153,10 +153,13 @@ class Federation:
             raise UsageError(f"this job cannot be switched to {sync} now: it does not train")
         if sync.kind == AUTO:
             sync = self._choose(next(iter(ready.values())), levels=sync.levels)
-        wanted = {frozenset(one.workers) for one in self._founder.groups(sync, tuple(ready))}
+        groups = self._founder.groups(sync, tuple(ready))
+        self._founder.scopes(sync, {i: group.workers for i, group in enumerate(groups)})
+        wanted = {frozenset(group.workers) for group in groups}
         present = {frozenset(team.members) for team in active}
         is_parting = any(team.hub is self._root for team in active)
-        return self._teams.set_sync(sync, is_regrouping=is_parting or wanted != present)
+        is_other = wanted != present or len(sync.rates) != len(self._teams.sync.rates)
+        return self._teams.set_sync(sync, is_regrouping=is_parting or is_other)
 
     def status(self) -> Status:
         """A snapshot for people."""
@@ -195,7 +198,7 @@ class Federation:
         before = team.members
         outgoing = act()
         if team.hub.take_lower_rate():
-            self._teams.lower_rate()
+            self._teams.lower_rate(team)
         if team.members == before:
             return outgoing
         return outgoing + self._teams.note_group(team)
@@ -232,13 +235,19 @@ class Federation:
         first = self._founder.begin(ready, structure)
         groups = self._founder.groups(first.sync, tuple(ready))
         try:
+            self._founder.scopes(first.sync, {i: one.workers for i, one in enumerate(groups)})
             teams, outgoing = self._founder.found(groups, ready)
         except UsageError as error:
             return [Outgoing(worker, Refused(reason=str(error))) for worker in ready]
         self._ready = ready
         self._teams = self._make_teams(first)
-        self._teams.begin(teams, first.sync)
+        self._begin(teams, first.sync)
         return outgoing
+
+    def _begin(self, teams: dict[int, Team], sync: Sync) -> None:
+        assert self._teams is not None
+        members = {number: team.members for number, team in teams.items()}
+        self._teams.begin(teams, sync, self._founder.scopes(sync, members))
 
     def _part(self, sync: Sync) -> list[Outgoing]:
         """The job is one, and is to become several: it is made a team, which stops to be parted."""
@@ -253,11 +262,13 @@ class Federation:
             return []  # that is what it is
         founders = {one: own for one in root.founders if (own := root.readied(one)) is not None}
         founder.begin(founders, founder.structure_of_root(first.structure))
-        check_can_part(first, sync, founder.groups(sync, root.members))
+        groups = founder.groups(sync, root.members)
+        check_can_part(first, sync, groups)
+        founder.scopes(sync, {i: group.workers for i, group in enumerate(groups)})
         self._ready = ready
         self._teams = self._make_teams(msgspec.structs.replace(first, sync=IN_STEP))
         team = founder.found_of_root()
-        self._teams.begin({team.number: team}, IN_STEP)
+        self._begin({team.number: team}, IN_STEP)
         outgoing = self._teams.set_sync(sync, is_regrouping=True)
         return outgoing + self._teams.settle(f"the workers part, to be held together by {sync}")
 
@@ -271,7 +282,7 @@ class Federation:
         bystanders = self._founder.bystanders(teams.teams.values())
         groups = self._founder.groups(sync, tuple(ready))
         founded, outgoing = self._founder.found(groups, ready)
-        teams.begin(founded, sync)
+        self._begin(founded, sync)
         self._ready |= ready
         for worker, hello, own in bystanders:
             outgoing += self._enter(worker, hello, own)
@@ -285,7 +296,6 @@ class Federation:
             journal=self._journal,
             clock=self._clock,
             hellos=self._root.hellos,
-            compression="none" if first.structure is None else first.structure.compression,
         )
 
     def _team_for(self, replaces: int) -> Team:
@@ -317,14 +327,13 @@ class Federation:
         _, outgoing = team.hub.connect(msgspec.structs.replace(hello, worker=worker))
         if ready is not None:
             outgoing += team.hub.receive(worker, msgspec.structs.replace(ready, attempt=0))
-        return outgoing + self._teams.catch_up(worker)
+        return outgoing + self._teams.catch_up(worker, team)
 
     def _resume(self) -> None:
         """Goes on where the coordinator of before was killed; its workers will come back."""
         found = self._founder.resume(self._journal.records)
         if found is None:
             return
-        first, teams = found
-        self._teams = self._make_teams(first)
-        self._teams.teams = teams
+        self._teams = self._make_teams(found.ready)
+        self._teams.take_over(found.teams, found.sync, found.scopes)
         self._teams.replay(self._journal.records)

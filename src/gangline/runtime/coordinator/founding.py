@@ -13,6 +13,7 @@ from gangline.runtime.coordinator.journal import TeamFounded, TeamsFounded
 from gangline.runtime.coordinator.team import Team
 from gangline.spec.errors import UsageError
 from gangline.spec.structure import Structure, fit
+from gangline.spec.sync import IN_STEP
 from gangline.spec.view import Whole
 
 if TYPE_CHECKING:
@@ -32,6 +33,24 @@ class Bystander(NamedTuple):
     worker: int
     hello: Hello
     ready: Ready | None
+
+
+class ScopePlan(NamedTuple):
+    """Teams that are merged with each other at one level."""
+
+    level: int
+    teams: tuple[int, ...]
+    compression: str
+
+
+class Resumed(NamedTuple):
+    """What the journal knows of teams."""
+
+    ready: Ready
+    """The first founder's."""
+    sync: Sync
+    teams: dict[int, Team]
+    scopes: list[ScopePlan]
 
 
 class Founder:
@@ -76,6 +95,34 @@ class Founder:
         if self.structure is None or not self.structure.groups:
             return [Structure.flat(workers)]
         return [fit(self.structure, workers)]
+
+    def scopes(self, sync: Sync, members: Mapping[int, tuple[int, ...]]) -> list[ScopePlan]:
+        """Which teams, of these members, are merged with each other at which level.
+
+        Raises UsageError where the structure has fewer levels than are to be held together.
+        """
+        top = ScopePlan(len(sync.within), tuple(members), self._compression)
+        if not sync.within:
+            return [top]
+        workers = tuple(worker for group in members.values() for worker in group)
+        structure = self.structure
+        num_levels = 1 if structure is None else structure.num_levels
+        if structure is None or num_levels < sync.levels + len(sync.rates):
+            raise UsageError(
+                f"sync {str(sync)!r} holds {sync.levels + len(sync.rates)} levels together, and the "
+                f"structure has {num_levels}: give a structure of groups of groups (--structure FILE)"
+            )
+        plans = [top]
+        for level in range(len(sync.within)):
+            for group in _cut_at(fit(structure, workers), sync.levels + 1 + level):
+                inside = set(group.workers)
+                teams = tuple(number for number, own in members.items() if inside & set(own))
+                plans.append(ScopePlan(level, teams, group.compression))
+        return plans
+
+    @property
+    def _compression(self) -> str:
+        return "none" if self.structure is None else self.structure.compression
 
     def found(
         self, groups: Sequence[Structure], ready: Mapping[int, Ready]
@@ -180,16 +227,17 @@ class Founder:
 
     # --- after a restart -------------------------------------------------------------------------
 
-    def resume(self, records: Sequence[AnyRecord]) -> tuple[Ready, dict[int, Team]] | None:
-        """The teams as the journal knows them, and what they are ready for; None: there are none."""
+    def resume(self, records: Sequence[AnyRecord]) -> Resumed | None:
+        """The teams as the journal knows them; None where there are none."""
         present: list[TeamFounded] = []
         founded: list[TeamFounded] = []
+        sync = IN_STEP
         for record in records:
             if isinstance(record, TeamFounded):
                 founded.append(record)
                 self._next = record.team + 1
             elif isinstance(record, TeamsFounded):
-                present, founded = founded, []
+                present, founded, sync = founded, [], record.sync
         if not present:
             return None
         founders = self._root.founders
@@ -204,7 +252,8 @@ class Founder:
             team = self._factory.resume(record, minimum=first.minimum)
             if team is not None:
                 teams[record.team] = team
-        return first, teams
+        scopes = self.scopes(sync, {record.team: record.members for record in present})
+        return Resumed(first, sync, teams, scopes)
 
 
 def team_groups(

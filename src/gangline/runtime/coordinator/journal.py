@@ -162,7 +162,11 @@ class Merged(Record, frozen=True, kw_only=True, tag="merged"):
     number: int
     epoch: int
     offsets: dict[int, int]
+    """Of the teams that were merged; and of lost ones whose samples those had carried on."""
     is_whole: bool = False
+    level: int = 0
+    is_all: bool = True
+    """Whether all teams were merged: only then do their samples count."""
 
 
 AnyRecord = (

@@ -20,6 +20,7 @@ from gangline.runtime.coordinator.journal import (
     TeamLost,
     TeamsFounded,
 )
+from gangline.runtime.coordinator.merges import Merges, Scope
 from gangline.runtime.coordinator.sums import Sums
 from gangline.runtime.messages import (
     EpochClosed,
@@ -28,10 +29,8 @@ from gangline.runtime.messages import (
     LeaseAsked,
     LeaseGranted,
     Reached,
-    RoundClosed,
     RoundDone,
     RoundFailed,
-    RoundOpened,
     Told,
 )
 from gangline.spec.errors import UsageError
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gangline.eventlog import EventSink
+    from gangline.runtime.coordinator.founding import ScopePlan
     from gangline.runtime.coordinator.journal import AnyRecord, Journal
     from gangline.runtime.coordinator.team import Team
     from gangline.runtime.messages import Hello, Measured
@@ -63,39 +63,29 @@ class Teams:
         journal: Journal,
         clock: Callable[[], float],
         hellos: Mapping[int, Hello],
-        compression: str = "none",
     ) -> None:
         self._journal = journal
         self._clock = clock
         self._hellos = hellos
-        self._compression = compression
         self._global_batch = global_batch
         self.teams: dict[int, Team] = {}
+        self.sync = sync
+        """How the teams are held together now."""
         self._book = LeaseBook(-1, 0)
-        self._rounds = RoundClock(sync, global_batch=global_batch, now=clock())
-        self._chronicle = Chronicle(events, clock=clock, rounds=self._rounds)
-        self._round: Round | None = None
+        self._merges = Merges([])
+        self._chronicle = Chronicle(events, clock=clock)
         self._last_round = -1
         self._last_whole = -1
         """The last round for which all teams waited, and that was committed."""
-        self._leaders: tuple[int, ...] = ()
-        self._leaders_group = -1
-        self._closed: list[RoundClosed] = []
         self._epoch_closed: EpochClosed | None = None
         self._sums = Sums()
         self._attendance = Attendance()
-        self._is_round_wanted = False
         self._unsettled: str | None = None
         """Why some team is still to be told its place."""
         self._regrouping: Sync | None = None
         """How the workers are to be held together when they are made other teams."""
         self._has_stopped = False
         """Whether all teams are merged, and wait for that."""
-
-    @property
-    def sync(self) -> Sync:
-        """How the teams are held together now."""
-        return self._rounds.sync
 
     def set_sync(self, sync: Sync, *, is_regrouping: bool) -> list[Outgoing]:
         """Holds the teams together in another way, which they learn with the next round.
@@ -104,14 +94,11 @@ class Teams:
         used theirs, all meet, and `stopped` says so.
         """
         self._journal.append(Switched(sync=sync, is_regrouping=is_regrouping))
-        before = self._rounds.sync
-        if is_regrouping:
-            self._regrouping = sync
-        else:
-            self._regrouping = None
-            self._rounds.sync = sync
-            self._rounds.rarity = 1.0
-            self._is_round_wanted = True
+        before = self.sync
+        self._regrouping = sync if is_regrouping else None
+        if not is_regrouping:
+            self.sync = sync
+            self._merges.set_rates(sync)
         how = "when all have met, as other teams," if is_regrouping else "from here on"
         self._chronicle.say("set_sync", f"held together by {before}, {how} by {sync}")
         return self._open_if_due()
@@ -121,22 +108,37 @@ class Teams:
         """How the workers are to be held together, where all teams have stopped to be made others."""
         return self._regrouping if self._has_stopped else None
 
-    def begin(self, teams: dict[int, Team], sync: Sync) -> None:
+    def begin(self, teams: dict[int, Team], sync: Sync, scopes: Sequence[ScopePlan]) -> None:
         """These are the teams from here on."""
         self._journal.append(TeamsFounded(sync=sync))
         shown = ", ".join(f"team {one.number} {list(one.members)}" for one in teams.values())
         self._chronicle.say("found_teams", f"{shown}, held together by {sync}", teams=len(teams))
-        self.teams = teams
-        self._rounds.restart(sync, self._clock())
-        self._leaders = ()
-        self._forget_regrouping()
-
-    def _forget_regrouping(self) -> None:
+        self.take_over(teams, sync, scopes)
         self._regrouping, self._has_stopped = None, False
 
-    def lower_rate(self) -> None:
-        """A team is held up by one of its workers: the teams are merged more rarely."""
-        self._rounds.lower()
+    def take_over(self, teams: dict[int, Team], sync: Sync, scopes: Sequence[ScopePlan]) -> None:
+        """Holds these teams together, of which nothing is known but that."""
+        now = self._clock()
+        told = self._merges.top.closed if self._merges.scopes else []
+        self.teams, self.sync = teams, sync
+        self._merges = Merges(
+            [
+                Scope(
+                    plan.level,
+                    plan.teams,
+                    RoundClock(sync.rates[plan.level], global_batch=self._global_batch, now=now),
+                    compression=plan.compression,
+                )
+                for plan in scopes
+            ]
+        )
+        self._merges.top.closed = told  # who was away may still wait for the end of the last round
+        self._merges.set_batches(list(teams.values()))
+
+    def lower_rate(self, team: Team) -> None:
+        """A team is held up by one of its workers: it is merged more rarely."""
+        for scope in self._merges.of(team.number):
+            scope.clock.lower()
 
     @property
     def active(self) -> list[Team]:
@@ -153,9 +155,10 @@ class Teams:
         """A worker gave a sign of life."""
         self._attendance.hear(worker, self._clock())
 
-    def note(self, report: Measured) -> list[Outgoing]:
+    def note(self, team: Team, report: Measured) -> list[Outgoing]:
         """A member made a step."""
-        self._rounds.add_samples(report.samples)
+        for scope in self._merges.of(team.number):
+            scope.clock.add_samples(report.samples)
         return self._open_if_due()
 
     def receive(self, team: Team, message: FromTeam) -> list[Outgoing]:
@@ -172,11 +175,17 @@ class Teams:
             case Told():
                 return self._add_up(team, message)
 
-    def catch_up(self, worker: int) -> list[Outgoing]:
-        """What a worker must know of all teams that comes, or comes back. Leases it asks for itself."""
-        told: list[FromCoordinator] = [*self._closed, *self._sums.heard]
-        if self._round is not None:
-            told.append(self._opening(self._round))
+    def catch_up(self, worker: int, team: Team) -> list[Outgoing]:
+        """What a worker must know that comes, or comes back. Leases it asks for itself."""
+        scopes = self._merges.of(team.number)
+        closed = {one.number: one for scope in scopes for one in scope.closed}
+        told: list[FromCoordinator] = [closed[number] for number in sorted(closed)]
+        told += self._sums.heard
+        told += [
+            scope.opening(scope.round, self._hellos)
+            for scope in scopes
+            if scope.round is not None and team.number in scope.round.teams
+        ]
         if self._epoch_closed is not None:
             told.append(self._epoch_closed)
         return [Outgoing(worker, message) for message in told]
@@ -255,43 +264,26 @@ class Teams:
         return outgoing + self._open_if_due()
 
     def _open_if_due(self) -> list[Outgoing]:
-        teams = self.active
-        if self._round is not None or not teams:
+        teams, now = self.active, self._clock()
+        if not teams:
             return []
-        now = self._clock()
-        waiting = [team for team in teams if team.reached is not None]
-        if len(waiting) == len(teams):
-            return self._open(teams, now, is_whole=True)
-        is_due = self._is_round_wanted or self._rounds.is_due(now)
-        if waiting or len(teams) < 2 or not is_due:
-            return []
-        return self._open(teams, now, is_whole=False)
+        if all(team.reached is not None for team in teams):
+            is_free = all(scope.round is None for scope in self._merges.scopes)
+            return self._open(self._merges.top, teams, now, is_whole=True) if is_free else []
+        due = self._merges.find_due(teams, now)
+        return [
+            out
+            for scope in due
+            for out in self._open(scope, scope.present(teams), now, is_whole=False)
+        ]
 
-    def _open(self, teams: list[Team], now: float, *, is_whole: bool) -> list[Outgoing]:
+    def _open(
+        self, scope: Scope, teams: list[Team], now: float, *, is_whole: bool
+    ) -> list[Outgoing]:
         self._last_round += 1
-        self._is_round_wanted = False
-        numbers = tuple(team.number for team in teams)
-        is_end = is_whole and all(team.reached and team.reached.is_end for team in teams)
-        self._round = Round(
-            self._last_round, numbers, opened_s=now, is_whole=is_whole, is_end=is_end
-        )
-        self._rounds.begin(now)
-        leaders = tuple(team.leader for team in teams)
-        if leaders != self._leaders:
-            self._leaders, self._leaders_group = leaders, self._last_round
-        opening = self._opening(self._round)
+        one = scope.open(self._last_round, teams, now, is_whole=is_whole)
+        opening = scope.opening(one, self._hellos)
         return [out for team in teams for out in team.tell(opening)]
-
-    def _opening(self, one: Round) -> RoundOpened:
-        return RoundOpened(
-            number=one.number,
-            group=self._leaders_group,
-            leaders=self._leaders,
-            addresses=tuple(self._hellos[worker].address for worker in self._leaders),
-            is_whole=one.is_whole,
-            is_end=one.is_end,
-            compression="none" if one.is_end else self._compression,
-        )
 
     def _on_reached(self, team: Team, reached: Reached) -> list[Outgoing]:
         closed, book = self._epoch_closed, self._book
@@ -309,32 +301,50 @@ class Teams:
         return self._open_if_due()
 
     def _on_done(self, team: Team, done: RoundDone) -> list[Outgoing]:
-        one = self._round
-        if one is None or done.number != one.number or team.number not in one.teams:
+        found = self._merges.find(done.number)
+        if found is None or team.number not in found[1].teams:
             return []
+        scope, one = found
         if done.epoch != self._book.epoch:
             reason = f"team {team.number} is in epoch {done.epoch}, not {self._book.epoch}"
             return self._close_failed(one.number, reason)
         one.reports[team.number] = Report(
             done.offset, done.busy_s, done.exchange_s, done.drift, done.sent_bytes
         )
-        return self._commit(one, done.epoch) if one.is_done else []
+        return self._commit(scope, one, done.epoch) if one.is_done else []
 
-    def _commit(self, one: Round, epoch: int) -> list[Outgoing]:
-        now = self._clock()
+    def _commit(self, scope: Scope, one: Round, epoch: int) -> list[Outgoing]:
+        is_all = scope is self._merges.top
         offsets = {team: report.offset for team, report in one.reports.items()}
-        self._journal.append(
-            Merged(number=one.number, epoch=epoch, offsets=offsets, is_whole=one.is_whole)
+        if is_all:
+            offsets |= self._book.carried_by(one.teams)
+        record = Merged(
+            number=one.number,
+            epoch=epoch,
+            offsets=offsets,
+            is_whole=one.is_whole,
+            level=scope.level,
+            is_all=is_all,
         )
-        for team, offset in offsets.items():
-            self._book.commit(team, offset)
-        self._rounds.end(one, now)
-        self._chronicle.end_round(one, epoch=epoch, is_committed=True)
-        outgoing = self._close(one, is_committed=True)
+        self._journal.append(record)
+        self._enter_merge(record)
+        scope.clock.end(one, self._clock())
+        self._chronicle.end_round(
+            one, epoch=epoch, is_committed=True, is_all=is_all, clock=scope.clock, offsets=offsets
+        )
+        outgoing = self._close(scope, one, is_committed=True)
         if one.is_whole:
             self._last_whole = one.number
             outgoing += self._after_whole(epoch)
-        return outgoing + self._divide()
+        return outgoing + (self._divide() if is_all else [])
+
+    def _enter_merge(self, merged: Merged) -> None:
+        """What a merge means for the samples: they count where all teams have them."""
+        if not merged.is_all:
+            self._book.share(merged.offsets)
+            return
+        for team, offset in merged.offsets.items():
+            self._book.commit(team, offset)
 
     def _after_whole(self, epoch: int) -> list[Outgoing]:
         """Everybody waited, and is merged: those go on that have something left to do."""
@@ -371,18 +381,23 @@ class Teams:
         return [out for team in self.active for out in team.tell(closed)]
 
     def _close_failed(self, number: int, reason: str) -> list[Outgoing]:
-        one = self._round
-        if one is None or one.number != number:
+        found = self._merges.find(number)
+        if found is None:
             return []
-        self._leaders = ()  # their group is broken: the next round makes another one
-        self._chronicle.end_round(one, epoch=self._book.epoch, is_committed=False, reason=reason)
-        return self._close(one, is_committed=False)
+        scope, one = found
+        self._chronicle.end_round(
+            one,
+            epoch=self._book.epoch,
+            is_committed=False,
+            is_all=scope is self._merges.top,
+            clock=scope.clock,
+            reason=reason,
+        )
+        return self._close(scope, one, is_committed=False)
 
-    def _close(self, one: Round, *, is_committed: bool) -> list[Outgoing]:
-        self._round = None
-        closed = RoundClosed(number=one.number, is_committed=is_committed, sync=self.sync)
-        self._closed = [*self._closed, closed][-2:]
-        return [out for team in self.active for out in team.tell(closed)]
+    def _close(self, scope: Scope, one: Round, *, is_committed: bool) -> list[Outgoing]:
+        closed = scope.close(one, is_committed=is_committed, sync=self.sync)
+        return [out for team in scope.present(self.active) for out in team.tell(closed)]
 
     # --- lost teams, and the parts of those that are left ----------------------------------------
 
@@ -390,36 +405,38 @@ class Teams:
         if team.hub.is_over:  # at the end of the job, all its samples are merged
             return None if self._book.is_complete else "all its workers have left"
         away = self._attendance.find_away(team, now)
-        is_waited_for = self._round is not None and team.number not in self._round.reports
+        is_waited_for = self._merges.is_waiting_for(team.number)
         is_waited_for |= any(one.reached is not None for one in self.active if one is not team)
         if away is not None or not is_waited_for or team.away_since_s is not None:
             return away
-        return self._attendance.find_hung(team, now, patience_s=self._rounds.patience_s)
+        patience_s = max(scope.clock.patience_s for scope in self._merges.of(team.number))
+        return self._attendance.find_hung(team, now, patience_s=patience_s)
 
     def lose(self, team: Team, reason: str) -> list[Outgoing]:
         """A team is gone: its samples are free again, and the others divide its work."""
         self._journal.append(TeamLost(team=team.number))
         del self.teams[team.number]
         returned = self._book.take_back(team.number)
-        count = sum(lease.stop - lease.start for lease in returned)
-        self._chronicle.give_back(team.number, self._book.epoch, returned)
-        reason = f"team {team.number} is lost: {reason}; {count} samples of it are free again"
+        count = 0
+        for number, leases in returned.items():
+            count += sum(lease.stop - lease.start for lease in leases)
+            self._chronicle.give_back(number, self._book.epoch, leases)
+        reason = f"team {team.number} is lost: {reason}; {count} samples are free again"
         self._chronicle.say("lose_team", reason, team=float(team.number), samples=float(count))
         outgoing = []
-        if self._round is not None:
-            outgoing += self._close_failed(self._round.number, reason)
+        for scope in self._merges.of(team.number):
+            if scope.round is not None and team.number in scope.round.teams:
+                outgoing += self._close_failed(scope.round.number, reason)
         outgoing += self._tell_sums()
         return outgoing + self.settle(f"team {team.number} is lost")
 
     def note_group(self, team: Team) -> list[Outgoing]:
         """A team's members changed: an exchange of its leader may never end."""
-        is_taking_part = self._round is not None and team.number in self._round.teams
-        is_stale = is_taking_part and self._leaders and team.leader not in self._leaders
         outgoing = []
-        if self._round is not None and is_stale:
-            outgoing += self._close_failed(
-                self._round.number, f"team {team.number} has another leader"
-            )
+        for scope in self._merges.of(team.number):
+            if scope.round is not None and scope.is_stale(team):
+                reason = f"team {team.number} has another leader"
+                outgoing += self._close_failed(scope.round.number, reason)
         return outgoing + self.settle(f"the members of team {team.number} changed")
 
     def _divide(self) -> list[Outgoing]:
@@ -447,6 +464,7 @@ class Teams:
             parts = divide(self._global_batch, speeds, {team.number: team.least for team in teams})
             for team in teams:
                 team.batch = parts[team.number]
+        self._merges.set_batches(teams)
         outgoing = []
         workers = sum(len(team.members) for team in teams)
         first_rank = first_sample = 0
@@ -490,18 +508,18 @@ class Teams:
 
     def replay(self, records: Sequence[AnyRecord]) -> None:
         """Goes on where the coordinator of before was killed."""
-        self._chronicle.repeat(records[-1])
+        self._chronicle.repeat(records[-1], self._merges.top.clock)
+        merged: list[Merged] = []
         for record in records:
             match record:
                 case Leased(team=team, epoch=epoch, length=length):
                     if epoch > self._book.epoch:
                         self._book = LeaseBook(epoch, length)
                     self._book.restore(team, record.start, record.stop)
-                case Merged(number=number, epoch=epoch, offsets=offsets):
+                case Merged(number=number):
                     self._last_round = max(self._last_round, number)
-                    self._closed = [RoundClosed(number=number, is_committed=True, sync=self.sync)]
-                    for team, offset in offsets.items():
-                        self._book.commit(team, offset)
+                    merged.append(record)
+                    self._enter_merge(record)
                 case Closed(epoch=epoch, round=number, is_complete=is_complete, regroup=regroup):
                     self._last_whole = number
                     self._has_stopped = regroup is not None
@@ -516,16 +534,16 @@ class Teams:
                 case Switched(sync=sync, is_regrouping=True):
                     self._regrouping = sync
                 case Switched(sync=sync):
-                    self._rounds.sync = sync
+                    self.sync = sync
                 case TeamsFounded(sync=sync):
-                    self._rounds.sync = sync
-                    self._forget_regrouping()
+                    self.sync = sync
+                    self._regrouping, self._has_stopped = None, False
                 case TeamLost(team=team):
                     self._book.take_back(team)
                     self.teams.pop(team, None)
         self._last_round += _ROUNDS_LOST
-        lost = RoundClosed(number=self._last_round, is_committed=False, sync=self.sync)
-        self._closed = [*self._closed, lost]
+        for scope in self._merges.scopes:
+            scope.recall(merged, lost=self._last_round, sync=self.sync)
         self._attendance.away_s = RETURN_S
         if any(team.whole is None for team in self.teams.values()):
             self._unsettled = "the workers are to part"
