@@ -33,8 +33,10 @@ from cluster_table import CLUSTERS
 from gangline.engines.coordination import coordinator_process
 from gangline.engines.job import Job
 from gangline.eventlog import read_run
+from gangline.planning.known import known_profile
 from gangline.spec.cluster import Cluster, NetworkLink, Node
 from gangline.spec.event import RoundEnded
+from gangline.spec.profile import Link
 from gangline.spec.structure import RING, Structure
 from gangline.spec.sync import parse_sync
 from paced_teams import table, write_results
@@ -49,8 +51,10 @@ PERCENTAGES = (0.02, 0.05, 0.1, 0.25, 0.5)
 DDP = "DDP"
 SLOW = ("full", DDP)
 FIXED = ("flexible", "none", *SLOW)
-GLOBAL_BATCH, SAMPLES, TARGET = 64, 16_000, 0.95
+GLOBAL_BATCH, SAMPLES, EPOCHS, TARGET = 64, 16_000, 3, 0.95
 CHOOSING_SEED = 100
+_LOCAL = Link(latency_s=50e-6, bytes_per_s=1e9)
+"""What this machine adds to emulated links, about."""
 RUN_TIMEOUT_S = 420.0
 
 
@@ -220,13 +224,16 @@ def _rounds_of(folder: Path) -> list[RoundEnded]:
 def _coordinate(
     scenario: Scenario, mode: str, emulation: Emulation, folder: Path, stack: contextlib.ExitStack
 ) -> list[dict[str, str]]:
+    sync = parse_sync(mode)
     job = Job(
         run="bench",
         run_dir=folder,
         script=WORKER,
         speeds=(1.0,) * len(scenario.cluster.nodes),
-        structure=structure_of(scenario.cluster),
-        sync=parse_sync(mode),
+        # The groups of those that train apart; for `full` it is planned, as `gangline run` does.
+        structure=structure_of(scenario.cluster) if sync.is_relaxed else None,
+        profile=None if sync.is_relaxed else known_profile(scenario.cluster, local=_LOCAL),
+        sync=sync,
         enclosures=emulation.network.enclosures,
     )
     emulation.current = folder
@@ -300,7 +307,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(SCENARIOS), default=list(SCENARIOS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--slow-seeds", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--name", default="sync_modes", help="of the files with the results")
     parser.add_argument("--modes", nargs="*", default=[], help="only these, choosing nothing")
     parser.add_argument("--data", default=os.environ.get("GANGLINE_DATA", "../shared/data"))

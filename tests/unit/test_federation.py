@@ -177,7 +177,7 @@ def test_a_round_that_failed_counts_nothing_and_its_leaders_connect_anew() -> No
     assert not room.last(0, RoundClosed).is_committed
     (ended,) = room.events(RoundEnded)
     assert ended.reason == "team 1: the line broke"
-    assert room.teams._book.num_committed == 0
+    assert room.teams.lending.book.num_committed == 0
     for number in (2, 3):
         room.step_of(0, number)
         room.step_of(1, number)
@@ -211,7 +211,7 @@ def test_a_round_of_teams_in_different_epochs_counts_nothing() -> None:
 def test_what_no_team_can_ask_for_is_refused(lie: LeaseAsked, reason: str) -> None:
     room = founded()
     room.lease(0, 0)
-    room.teams._book.commit(0, 24)
+    room.teams.lending.book.commit(0, 24)
     with pytest.raises(UsageError, match=reason):
         room.say(1, lie)
     room.told.clear()

@@ -60,7 +60,7 @@ def test_a_site_is_merged_by_itself() -> None:
         room.done(worker, 3)
     assert room.last(3, RoundClosed).is_committed
     assert not room.has(4, RoundClosed), "that is no business of the other site"
-    assert room.teams._book.num_committed == 0, "only what all teams have counts"
+    assert room.teams.lending.book.num_committed == 0, "only what all teams have counts"
     (ended,) = room.events(RoundEnded)
     assert not ended.is_all
     assert ended.sync == "percentage(0.5)"
@@ -83,7 +83,7 @@ def test_the_samples_of_a_lost_team_stay_where_its_site_has_them() -> None:
     lose_team(room, 1)
     (returned,) = room.events(LeaseReturned)
     start, stop = returned.start, returned.stop
-    given = room.teams._book._lost[1].order.leases[0]
+    given = room.teams.lending.book._lost[1].order.leases[0]
     assert (start, stop) == (given.start + 3, given.stop), "what the site has is not lost"
     for worker in (0, 4, 6):
         room.reach(worker, 3)
@@ -92,7 +92,7 @@ def test_the_samples_of_a_lost_team_stay_where_its_site_has_them() -> None:
     ended = room.events(RoundEnded)[-1]
     assert ended.is_all
     assert ended.offsets == {"0": 3, "2": 3, "3": 3, "1": 3}
-    assert room.teams._book.num_committed == 12
+    assert room.teams.lending.book.num_committed == 12
 
 
 def test_the_samples_of_a_lost_site_go_back() -> None:
@@ -101,7 +101,7 @@ def test_the_samples_of_a_lost_site_go_back() -> None:
         room.done(worker, 3)
     lose_team(room, 1)
     lose_team(room, 0)
-    book = room.teams._book
+    book = room.teams.lending.book
     assert book.num_committed == 0
     assert book.num_free == LENGTH - sum(book.order_of(team).given for team in (2, 3))
 
@@ -116,8 +116,8 @@ def test_sites_are_as_they_were_after_a_restart(tmp_path: Path) -> None:
         room.hello(worker)
     told = [closed for closed in room.told[5] if isinstance(closed, RoundClosed)]
     assert [closed.is_committed for closed in told] == [True, False]
-    room.teams._book.take_back(1)
-    assert room.teams._book.carried_by([0]) == {1: 3}
+    room.teams.lending.book.take_back(1)
+    assert room.teams.lending.book.carried_by([0]) == {1: 3}
     for number in (3, 4, 5):
         for worker in (4, 5, 6, 7):
             room.step_of(worker, number)

@@ -43,7 +43,7 @@ def test_teams_leases_and_merges_are_as_they_were_after_a_restart(journal: Path)
         room.hello(worker)
         assert room.view_of(worker) == views[worker]
         assert room.lease(worker, 0) == leases[worker]
-    assert room.teams._book.num_committed == 24
+    assert room.teams.lending.book.num_committed == 24
     assert room.lease(0, 1)[0] == leases[1][1]
 
 
@@ -105,7 +105,9 @@ def test_a_lost_team_stays_lost_after_a_restart(journal: Path) -> None:
     lose_worker(room, 2)
     restart(room, journal)
     assert [team.number for team in room.teams.active] == [0, 1]
-    assert room.teams._book.num_free == LENGTH - sum(stop - start for start, stop in leases[:2])
+    assert room.teams.lending.book.num_free == LENGTH - sum(
+        stop - start for start, stop in leases[:2]
+    )
     assert [team.batch for team in room.teams.active] == [6, 6]
 
 

@@ -14,7 +14,7 @@ from gangline.control.rounds import Round, RoundClock
 from gangline.runtime.messages import RoundClosed, RoundOpened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gangline.runtime.coordinator.journal import Merged
     from gangline.runtime.coordinator.team import Team
@@ -121,6 +121,11 @@ class Merges:
                 return scope, scope.round
         return None
 
+    def has_round(self, team: int, number: int) -> bool:
+        """Whether a team takes part in the round of this number, which is open."""
+        found = self.find(number)
+        return found is not None and team in found[1].teams
+
     def is_waiting_for(self, team: int) -> bool:
         """Whether a round cannot end before this team has done its part."""
         rounds = [scope.round for scope in self.scopes if scope.round is not None]
@@ -152,8 +157,3 @@ class Merges:
         """What a global batch is to each scope: one step of all its teams."""
         for scope in self.scopes:
             scope.clock.global_batch = sum(team.batch for team in scope.present(teams))
-
-    def each_clock(self, act: Callable[[RoundClock], None]) -> None:
-        """Does something with every clock."""
-        for scope in self.scopes:
-            act(scope.clock)

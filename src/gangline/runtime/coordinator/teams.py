@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control import PartChanged
-from gangline.control.leasing import LeaseBook
 from gangline.control.parts import divide, divide_by_speed, is_worth_changing
 from gangline.control.rounds import Report, Round, RoundClock
 from gangline.runtime.coordinator.attendance import RETURN_S, Attendance
@@ -14,12 +13,12 @@ from gangline.runtime.coordinator.chronicle import Chronicle
 from gangline.runtime.coordinator.hub import Outgoing
 from gangline.runtime.coordinator.journal import (
     Closed,
-    Leased,
     Merged,
     Switched,
     TeamLost,
     TeamsFounded,
 )
+from gangline.runtime.coordinator.lending import Lending
 from gangline.runtime.coordinator.merges import Merges, Scope
 from gangline.runtime.coordinator.sums import Sums
 from gangline.runtime.messages import (
@@ -27,14 +26,12 @@ from gangline.runtime.messages import (
     FromCoordinator,
     FromTeam,
     LeaseAsked,
-    LeaseGranted,
     Reached,
     RoundDone,
     RoundFailed,
     Told,
 )
 from gangline.spec.errors import UsageError
-from gangline.spec.leases import Lease
 from gangline.spec.view import Whole
 
 if TYPE_CHECKING:
@@ -71,9 +68,10 @@ class Teams:
         self.teams: dict[int, Team] = {}
         self.sync = sync
         """How the teams are held together now."""
-        self._book = LeaseBook(-1, 0)
         self._merges = Merges([])
         self._chronicle = Chronicle(events, clock=clock)
+        self.lending = Lending(journal, self._chronicle)
+        """Their samples."""
         self._last_round = -1
         self._last_whole = -1
         """The last round for which all teams waited, and that was committed."""
@@ -171,7 +169,9 @@ class Teams:
             case RoundDone():
                 return self._on_done(team, message)
             case RoundFailed(number=number, error=error):
-                return self._close_failed(number, f"team {team.number}: {error}")
+                is_own = self._merges.has_round(team.number, number)
+                reason = f"team {team.number}: {error}"
+                return self._close_failed(number, reason) if is_own else []
             case Told():
                 return self._add_up(team, message)
 
@@ -190,64 +190,11 @@ class Teams:
             told.append(self._epoch_closed)
         return [Outgoing(worker, message) for message in told]
 
-    # --- samples ---------------------------------------------------------------------------------
-
-    def _begin_epoch(self, asked: LeaseAsked) -> None:
-        """Opens another epoch. Raises UsageError where the present one is not over."""
-        book = self._book
-        if asked.epoch > book.epoch and not (book.is_complete or book.epoch < 0):
-            raise UsageError(
-                f"LeaseAsked with epoch = {asked.epoch}: {book.length - book.num_committed} samples "
-                f"of epoch {book.epoch} are not merged yet. Teams cannot leave an epoch before its end"
-            )
-        if asked.epoch > book.epoch:
-            self._book = LeaseBook(asked.epoch, asked.length)
-        elif asked.epoch == book.epoch and asked.length != book.length:
-            raise UsageError(
-                f"LeaseAsked with length = {asked.length}: epoch {book.epoch} has {book.length} samples"
-            )
-
     def _grant(self, team: Team, asked: LeaseAsked) -> list[Outgoing]:
-        self._begin_epoch(asked)
-        known = len(self._book.order_of(team.number))
-        if asked.epoch < self._book.epoch or asked.number > known:
-            return []  # it was asked long ago, perhaps by a member of another team
         part = team.batch / max(1, sum(one.batch for one in self.active))
-        lease = self._book.grant(
-            team.number,
-            asked.number,
-            batch=team.batch,
-            part=part,
-            is_paused=self._regrouping is not None,
-        )
-        if lease.start < lease.stop and asked.number >= known:
-            self._keep_lease(team, asked.number, lease)
-        return team.tell(
-            LeaseGranted(epoch=asked.epoch, number=asked.number, start=lease.start, stop=lease.stop)
-        )
-
-    def _keep_lease(self, team: Team, number: int, lease: Lease) -> None:
-        record = Leased(
-            team=team.number,
-            epoch=self._book.epoch,
-            length=self._book.length,
-            number=number,
-            start=lease.start,
-            stop=lease.stop,
-        )
-        self._journal.append(record)
-        self._chronicle.lease(record)
-
-    def _open_book(self, team: Team, reached: Reached) -> None:
-        """Workers that trained in step are to part, and have used the first samples of an epoch."""
-        if reached.offset > reached.length:
-            raise UsageError(
-                f"Reached with offset = {reached.offset}: the epoch has {reached.length} samples"
-            )
-        self._book = LeaseBook(reached.epoch, reached.length)
-        if reached.offset:
-            self._book.restore(team.number, 0, reached.offset)
-            self._keep_lease(team, 0, Lease(0, reached.offset))
+        is_paused = self._regrouping is not None
+        granted = self.lending.grant(team, asked, part=part, is_paused=is_paused)
+        return [] if granted is None else team.tell(granted)
 
     # --- rounds ----------------------------------------------------------------------------------
 
@@ -286,15 +233,15 @@ class Teams:
         return [out for team in teams for out in team.tell(opening)]
 
     def _on_reached(self, team: Team, reached: Reached) -> list[Outgoing]:
-        closed, book = self._epoch_closed, self._book
+        closed, book = self._epoch_closed, self.lending.book
         if closed is not None and reached.step > closed.step + max(book.length, 1):
             raise UsageError(
                 f"Reached with step = {reached.step}: the epoch began with step {closed.step} and has "
                 f"{book.length} samples"
             )
         if reached.length and reached.epoch > book.epoch and book.epoch < 0:
-            self._open_book(team, reached)
-            book = self._book
+            self.lending.open_in_the_middle(team, reached)
+            book = self.lending.book
         # Who has not heard that it was merged says again where it waits, when its line is back.
         if reached.epoch >= book.epoch and reached.after >= self._last_whole:
             team.reached = reached
@@ -302,11 +249,11 @@ class Teams:
 
     def _on_done(self, team: Team, done: RoundDone) -> list[Outgoing]:
         found = self._merges.find(done.number)
-        if found is None or team.number not in found[1].teams:
+        if found is None or not self._merges.has_round(team.number, done.number):
             return []
         scope, one = found
-        if done.epoch != self._book.epoch:
-            reason = f"team {team.number} is in epoch {done.epoch}, not {self._book.epoch}"
+        if done.epoch != self.lending.book.epoch:
+            reason = f"team {team.number} is in epoch {done.epoch}, not {self.lending.book.epoch}"
             return self._close_failed(one.number, reason)
         one.reports[team.number] = Report(
             done.offset, done.busy_s, done.exchange_s, done.drift, done.sent_bytes
@@ -317,17 +264,17 @@ class Teams:
         is_all = scope is self._merges.top
         offsets = {team: report.offset for team, report in one.reports.items()}
         if is_all:
-            offsets |= self._book.carried_by(one.teams)
-        record = Merged(
-            number=one.number,
-            epoch=epoch,
-            offsets=offsets,
-            is_whole=one.is_whole,
-            level=scope.level,
-            is_all=is_all,
+            offsets |= self.lending.book.carried_by(one.teams)
+        self.lending.merge(
+            Merged(
+                number=one.number,
+                epoch=epoch,
+                offsets=offsets,
+                is_whole=one.is_whole,
+                level=scope.level,
+                is_all=is_all,
+            )
         )
-        self._journal.append(record)
-        self._enter_merge(record)
         scope.clock.end(one, self._clock())
         self._chronicle.end_round(
             one, epoch=epoch, is_committed=True, is_all=is_all, clock=scope.clock, offsets=offsets
@@ -338,14 +285,6 @@ class Teams:
             outgoing += self._after_whole(epoch)
         return outgoing + (self._divide() if is_all else [])
 
-    def _enter_merge(self, merged: Merged) -> None:
-        """What a merge means for the samples: they count where all teams have them."""
-        if not merged.is_all:
-            self._book.share(merged.offsets)
-            return
-        for team, offset in merged.offsets.items():
-            self._book.commit(team, offset)
-
     def _after_whole(self, epoch: int) -> list[Outgoing]:
         """Everybody waited, and is merged: those go on that have something left to do."""
         reached = [team.reached for team in self.active if team.reached is not None]
@@ -355,12 +294,12 @@ class Teams:
                     team.reached = None
             return []
         step = max((place.step for place in reached), default=0)
-        self._book.reopen()
+        self.lending.book.reopen()
         closed = EpochClosed(
             epoch=epoch,
             step=step,
             round=self._last_round,
-            is_complete=self._book.is_complete,
+            is_complete=self.lending.book.is_complete,
             teams=tuple(team.number for team in self.active),
             regroup=self._regrouping,
         )
@@ -387,7 +326,7 @@ class Teams:
         scope, one = found
         self._chronicle.end_round(
             one,
-            epoch=self._book.epoch,
+            epoch=self.lending.book.epoch,
             is_committed=False,
             is_all=scope is self._merges.top,
             clock=scope.clock,
@@ -403,7 +342,7 @@ class Teams:
 
     def _find_lost(self, team: Team, now: float) -> str | None:
         if team.hub.is_over:  # at the end of the job, all its samples are merged
-            return None if self._book.is_complete else "all its workers have left"
+            return None if self.lending.book.is_complete else "all its workers have left"
         away = self._attendance.find_away(team, now)
         is_waited_for = self._merges.is_waiting_for(team.number)
         is_waited_for |= any(one.reached is not None for one in self.active if one is not team)
@@ -414,13 +353,8 @@ class Teams:
 
     def lose(self, team: Team, reason: str) -> list[Outgoing]:
         """A team is gone: its samples are free again, and the others divide its work."""
-        self._journal.append(TeamLost(team=team.number))
         del self.teams[team.number]
-        returned = self._book.take_back(team.number)
-        count = 0
-        for number, leases in returned.items():
-            count += sum(lease.stop - lease.start for lease in leases)
-            self._chronicle.give_back(number, self._book.epoch, leases)
+        count = self.lending.take_back(team.number)
         reason = f"team {team.number} is lost: {reason}; {count} samples are free again"
         self._chronicle.say("lose_team", reason, team=float(team.number), samples=float(count))
         outgoing = []
@@ -511,15 +445,11 @@ class Teams:
         self._chronicle.repeat(records[-1], self._merges.top.clock)
         merged: list[Merged] = []
         for record in records:
+            self.lending.replay(record)
             match record:
-                case Leased(team=team, epoch=epoch, length=length):
-                    if epoch > self._book.epoch:
-                        self._book = LeaseBook(epoch, length)
-                    self._book.restore(team, record.start, record.stop)
                 case Merged(number=number):
                     self._last_round = max(self._last_round, number)
                     merged.append(record)
-                    self._enter_merge(record)
                 case Closed(epoch=epoch, round=number, is_complete=is_complete, regroup=regroup):
                     self._last_whole = number
                     self._has_stopped = regroup is not None
@@ -534,12 +464,11 @@ class Teams:
                 case Switched(sync=sync, is_regrouping=True):
                     self._regrouping = sync
                 case Switched(sync=sync):
-                    self.sync = sync
+                    self.sync, self._regrouping = sync, None
                 case TeamsFounded(sync=sync):
                     self.sync = sync
                     self._regrouping, self._has_stopped = None, False
                 case TeamLost(team=team):
-                    self._book.take_back(team)
                     self.teams.pop(team, None)
         self._last_round += _ROUNDS_LOST
         for scope in self._merges.scopes:
