@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from federations import LENGTH, TeamRoom, founded, restart
 
+from gangline.control.autosync import STAY_S
 from gangline.runtime.coordinator.journal import FileJournal
-from gangline.runtime.messages import EpochClosed, RoundOpened
+from gangline.runtime.messages import EpochClosed, Measured, RoundOpened
 from gangline.spec.errors import UsageError
-from gangline.spec.event import SamplesLeased
+from gangline.spec.event import Decision, SamplesLeased
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:
@@ -171,3 +172,58 @@ def test_teams_that_were_not_all_founded_are_founded_again(tmp_path: Path) -> No
     assert [team.members for team in room.teams.active] == [(0,), (1,)]
     assert min(team.number for team in room.teams.active) > 2, "no number is given twice"
     assert room.lease(1, 0)[0] == 24
+
+
+# --- auto --------------------------------------------------------------------------------------------
+
+
+def slow_steps(room: TeamRoom, first: int, *, exchange_s: float) -> None:
+    """Both workers make steps whose exchanges take so long."""
+    for number in range(first, first + 24):
+        for worker in (0, 1):
+            view = room.view_of(worker)
+            samples = view.shares[view.members.index(worker)]
+            room.say(
+                worker,
+                Measured(
+                    step=number,
+                    view=view.number,
+                    samples=samples,
+                    compute_s=0.02,
+                    exchange_s=exchange_s,
+                ),
+            )
+
+
+def test_auto_parts_the_workers_when_exchanges_become_slow() -> None:
+    room = in_step()
+    assert room.hub.set_sync(parse_sync("auto")) == [], "no link is known to be slow"
+    slow_steps(room, 1, exchange_s=0.01)
+    room.tick(STAY_S + 1)
+    assert room.view_of(0).whole is None
+    slow_steps(room, 25, exchange_s=0.3)
+    room.tick()
+    assert room.view_of(0).whole is not None
+    meet_in_step(room, 24)
+    assert room.teams.sync == parse_sync("flexible")
+    (said,) = [one for one in room.events(Decision) if "an exchange takes 0.3 s" in one.reason]
+    assert said.what == "choose_sync"
+
+
+def test_who_was_told_a_mode_keeps_it() -> None:
+    room = in_step()
+    room.hub.set_sync(parse_sync("auto"))
+    room.hub.set_sync(parse_sync("full"))
+    slow_steps(room, 1, exchange_s=0.3)
+    room.tick(STAY_S + 1)
+    assert room.view_of(0).whole is None
+
+
+def test_auto_leaves_in_step_what_cannot_train_apart() -> None:
+    room = in_step(must_stay="the order of the samples cannot be drawn")
+    room.hub.set_sync(parse_sync("auto"))
+    slow_steps(room, 1, exchange_s=0.3)
+    room.tick(STAY_S + 1)
+    (said,) = [one for one in room.events(Decision) if one.what == "keep_sync"]
+    assert said.reason.endswith("the order of the samples cannot be drawn")
+    assert room.view_of(0).whole is None

@@ -10,13 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.spec.structure import RING, Structure
-from gangline.spec.sync import FLEXIBLE, IN_STEP, Sync
+from gangline.spec.sync import FLEXIBLE, IN_STEP, SLOW_EXCHANGE_S, Sync
 
 if TYPE_CHECKING:
     from gangline.spec.profile import ClusterProfile
-
-SLOW_EXCHANGE_S = 0.05
-"""`auto`: groups train apart where the slowest link needs longer than this for a gradient."""
 
 
 class SyncChoice(NamedTuple):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gangline.control.autosync import SyncWatch
 from gangline.planning.relaxing import choose_sync, groups_by_place
 from gangline.runtime.coordinator.founding import Founder, check_can_part
 from gangline.runtime.coordinator.hub import LEFT_BEHIND, Hub, Outgoing
@@ -77,6 +78,8 @@ class Federation:
         self._profile = None if planning is None else planning.profile
         self._founder = Founder(self._root, self._factory, self._journal, self._profile)
         self._choice: SyncChoice | None = None
+        self._watch: SyncWatch | None = None
+        """Where it is left to `auto` how the workers are held together."""
         self._ready: dict[int, Ready] = {}
         self._resume()
 
@@ -105,9 +108,9 @@ class Federation:
 
     def tick(self) -> list[Outgoing]:
         """Time has passed: looks whether somebody is missing, and grants what was asked for."""
+        outgoing = self._follow_auto()
         if self._teams is None:
-            return self._root.tick()
-        outgoing: list[Outgoing] = []
+            return outgoing + self._root.tick()
         for team in list(self._teams.teams.values()):
             outgoing += self._with_changes(team, team.hub.tick)
         return outgoing + self._teams.tick() + self._regroup()
@@ -116,6 +119,8 @@ class Federation:
         """A worker said something after its hello."""
         if isinstance(message, Ready):
             message = self._resolved(message)
+        if isinstance(message, Measured) and self._watch is not None:
+            self._watch.see_step(worker, exchange_s=message.exchange_s, compute_s=message.compute_s)
         if self._teams is None:
             return self._root.receive(worker, message) + self._found_teams()
         self._teams.hear(worker)
@@ -145,6 +150,12 @@ class Federation:
 
     def set_sync(self, sync: Sync) -> list[Outgoing]:
         """Holds groups together in another way. Raises UsageError where that cannot be changed."""
+        is_auto = sync.kind == AUTO
+        outgoing = self._switch(sync)
+        self._watch = SyncWatch(self._clock(), levels=sync.levels) if is_auto else None
+        return outgoing
+
+    def _switch(self, sync: Sync) -> list[Outgoing]:
         if self._teams is None:
             return self._part(sync)
         active = self._teams.active
@@ -207,11 +218,41 @@ class Federation:
         """What a worker is ready for, where it was left to what is known of the links."""
         if ready.sync.kind == AUTO:
             sync = self._choose(ready, levels=ready.sync.levels)
+            if self._teams is None and self._root.control is None:
+                self._watch = SyncWatch(self._clock(), levels=ready.sync.levels)
             ready = msgspec.structs.replace(ready, sync=sync)
         profile = self._profile
         if ready.sync.is_relaxed and ready.structure is None and profile is not None:
             ready = msgspec.structs.replace(ready, structure=groups_by_place(profile))
         return ready
+
+    def _follow_auto(self) -> list[Outgoing]:
+        """Where that is left to `auto`: switches when exchanges have become slow, or quick again."""
+        watch, teams = self._watch, self._teams
+        if watch is None:
+            return []
+        now = self._clock()
+        if teams is not None and teams.is_regrouping:
+            watch.changed(now)
+            return []
+        is_apart = teams is not None and teams.sync.is_relaxed
+        for exchange_s in () if teams is None else teams.take_exchanges():
+            watch.see_round(exchange_s)
+        advice = watch.advise(now, is_apart=is_apart)
+        if advice is None:
+            return []
+        watch.changed(now)
+        try:
+            outgoing = self._switch(advice.sync)
+        except UsageError as error:
+            self._watch = None  # it will not become possible either
+            self._say("keep_sync", f"{advice.reason}; but {error}")
+            return []
+        self._say("choose_sync", advice.reason)
+        return outgoing
+
+    def _say(self, what: str, reason: str, **numbers: float) -> None:
+        self._events.write(Decision(t=self._clock(), what=what, reason=reason, numbers=numbers))
 
     def _choose(self, ready: Ready, *, levels: int) -> Sync:
         """What `auto` is, by what is known of the links."""
@@ -220,10 +261,7 @@ class Federation:
             choice = choice._replace(sync=IN_STEP, reason=f"in step: {ready.must_stay}")
         if choice != self._choice:
             self._choice = choice
-            numbers = {"exchange_s": choice.exchange_s}
-            self._events.write(
-                Decision(t=self._clock(), what="choose_sync", reason=choice.reason, numbers=numbers)
-            )
+            self._say("choose_sync", choice.reason, exchange_s=choice.exchange_s)
         return choice.sync
 
     def _found_teams(self) -> list[Outgoing]:

@@ -48,6 +48,9 @@ _ROUNDS_LOST = 1000
 """How many round numbers are left out after a restart: more than can have been opened and forgotten."""
 
 
+_KEPT_EXCHANGES = 32
+
+
 class Teams:
     """Gives out samples, opens and closes rounds, and adds up what all teams tell."""
 
@@ -80,6 +83,7 @@ class Teams:
         self._attendance = Attendance()
         self._unsettled: str | None = None
         """Why some team is still to be told its place."""
+        self._exchanges: list[float] = []
         self._regrouping: Sync | None = None
         """How the workers are to be held together when they are made other teams."""
         self._has_stopped = False
@@ -100,6 +104,16 @@ class Teams:
         how = "when all have met, as other teams," if is_regrouping else "from here on"
         self._chronicle.say("set_sync", f"held together by {before}, {how} by {sync}")
         return self._open_if_due()
+
+    @property
+    def is_regrouping(self) -> bool:
+        """Whether the workers are to be made other teams, and are not yet."""
+        return self._regrouping is not None
+
+    def take_exchanges(self) -> list[float]:
+        """How long the leaders of all teams exchanged, of the rounds since it was asked last."""
+        taken, self._exchanges = self._exchanges, []
+        return taken
 
     @property
     def stopped(self) -> Sync | None:
@@ -279,6 +293,9 @@ class Teams:
         self._chronicle.end_round(
             one, epoch=epoch, is_committed=True, is_all=is_all, clock=scope.clock, offsets=offsets
         )
+        if is_all and not one.is_whole:
+            longest_s = max(report.exchange_s for report in one.reports.values())
+            self._exchanges = [*self._exchanges, longest_s][-_KEPT_EXCHANGES:]
         outgoing = self._close(scope, one, is_committed=True)
         if one.is_whole:
             self._last_whole = one.number
