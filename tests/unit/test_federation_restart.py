@@ -158,3 +158,25 @@ def test_who_meets_others_is_waited_for_after_a_restart(journal: Path) -> None:
         room.reach(worker, used[worker])
     assert room.last(1, RoundOpened).is_whole
     assert room.has(0, ViewPublished)
+
+
+def test_who_was_told_that_nothing_is_left_hears_the_same_after_a_restart(journal: Path) -> None:
+    room = founded(3, journal=FileJournal(journal))
+    room.lease(0, 0)
+    book = room.teams.lending.book
+    while book.num_free:
+        for worker in (0, 2):
+            room.lease(worker, len(book.order_of(worker)))
+    start, stop = room.lease(0, len(book.order_of(0)))
+    assert start == stop
+    lose_worker(room, 2)
+    assert book.num_free > 0
+    restart(room, journal)
+    for worker in (0, 1):
+        room.hello(worker)
+    book = room.teams.lending.book
+    assert book.num_free > 0
+    start, stop = room.lease(0, len(book.order_of(0)))
+    assert start == stop, "another of its members may have heard so before"
+    start, stop = room.lease(1, 0)
+    assert start < stop, "who was told nothing of the kind gets some"

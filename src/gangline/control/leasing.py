@@ -99,6 +99,15 @@ class LeaseBook:
         self.restore(team, *lease)
         return lease
 
+    def has_ended(self, team: int) -> bool:
+        """Whether a team was told that nothing is left."""
+        account = self._accounts.get(team)
+        return account is not None and account.is_ended
+
+    def end(self, team: int) -> None:
+        """A team was told that nothing is left: as it was once written down."""
+        self._accounts.setdefault(team, _Account()).is_ended = True
+
     def restore(self, team: int, start: int, stop: int) -> None:
         """Gives a team these samples, which nobody has: as it was once written down."""
         place = next(i for i, free in enumerate(self._free) if free.start <= start < free.stop)

@@ -25,6 +25,10 @@ MINIMUM_CHANGE = 0.1
 """A team's part is changed where it is off by more than this."""
 
 
+DIVIDE_EVERY_S = 1.0
+"""How often it is looked whether the parts fit the teams' speeds."""
+
+
 def divide(
     global_batch: int, speeds: Mapping[int, float], least: Mapping[int, int]
 ) -> dict[int, int]:

@@ -140,12 +140,11 @@ class Merging:
         self._mean, self._is_told, self._busy_s = None, False, 0.0
         self._burden.begin()
         if self._session.place.worker in opened.leaders:
-            copy, reference, samples = (
-                self._copy,
+            copy, samples = self._copy, self._samples
+            reference, leaders = (
                 self._common_at(opened.level).values,
-                self._samples,
+                self._leaders_at(opened.level),
             )
-            leaders = self._leaders_at(opened.level)
             self._exchange = Exchange(
                 lambda: leaders.exchange(opened, copy, reference, samples),
                 lambda error: self._client.send(RoundFailed(number=number, error=error[:1000])),

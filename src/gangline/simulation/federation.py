@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gangline.control import PartChanged
 from gangline.control.leasing import LeaseBook
-from gangline.control.parts import divide, divide_by_speed, is_worth_changing
+from gangline.control.parts import DIVIDE_EVERY_S, divide, divide_by_speed, is_worth_changing
 from gangline.control.rounds import AWAY_S, Round, RoundClock
 from gangline.simulation.merging import Closing, OpenRound
 from gangline.spec.event import Decision, LeaseReturned, RoundEnded, SamplesLeased
@@ -67,6 +67,7 @@ class Federation:
         self.num_rounds = 0
         """Rounds that were committed."""
         self._scenario = scenario
+        self._divided_s = clock.now
         self._global_batch = global_batch
         self._clock = clock
         self._sink = sink
@@ -112,6 +113,7 @@ class Federation:
         """A team made a step."""
         self.rounds.add_samples(samples)
         self._open_if_due()
+        self._divide()
 
     # --- rounds ----------------------------------------------------------------------------------
 
@@ -164,7 +166,6 @@ class Federation:
         self._close(is_committed=True)
         if one.is_whole:
             self._after_whole()
-        self._divide()
 
     def _after_whole(self) -> None:
         if not all(self._reached.values()):
@@ -247,10 +248,11 @@ class Federation:
         self.settle(f"team {team.number} is lost")
 
     def _divide(self) -> None:
-        """After a round: whether the teams' parts of the global batch fit their speeds."""
-        teams = self.teams
-        if len(teams) < 2:
+        """Now and then: whether the teams' parts of the global batch fit their speeds."""
+        teams, now = self.teams, self._clock.now
+        if len(teams) < 2 or now - self._divided_s < DIVIDE_EVERY_S:
             return
+        self._divided_s = now
         states = {team.number: team.state for team in teams}
         better = divide_by_speed(self._global_batch, states)
         present = {team.number: team.batch for team in teams}

@@ -164,9 +164,8 @@ class Federation:
             raise UsageError(f"this job cannot be switched to {sync} now: it does not train")
         if sync.kind == AUTO:
             sync = self._choose(next(iter(ready.values())), levels=sync.levels)
-        groups = self._founder.groups(sync, tuple(ready))
-        self._founder.scopes(sync, {i: group.workers for i, group in enumerate(groups)})
-        wanted = {frozenset(group.workers) for group in groups}
+        self._founder.check_levels(sync)
+        wanted = {frozenset(one.workers) for one in self._founder.groups(sync, tuple(ready))}
         present = {frozenset(team.members) for team in active}
         is_parting = any(team.hub is self._root for team in active)
         is_other = wanted != present or len(sync.rates) != len(self._teams.sync.rates)
@@ -273,7 +272,7 @@ class Federation:
         first = self._founder.begin(ready, structure)
         groups = self._founder.groups(first.sync, tuple(ready))
         try:
-            self._founder.scopes(first.sync, {i: one.workers for i, one in enumerate(groups)})
+            self._founder.check_levels(first.sync)
             teams, outgoing = self._founder.found(groups, ready)
         except UsageError as error:
             return [Outgoing(worker, Refused(reason=str(error))) for worker in ready]
@@ -300,9 +299,8 @@ class Federation:
             return []  # that is what it is
         founders = {one: own for one in root.founders if (own := root.readied(one)) is not None}
         founder.begin(founders, founder.structure_of_root(first.structure))
-        groups = founder.groups(sync, root.members)
-        check_can_part(first, sync, groups)
-        founder.scopes(sync, {i: group.workers for i, group in enumerate(groups)})
+        check_can_part(first, sync, founder.groups(sync, root.members))
+        founder.check_levels(sync)
         self._ready = ready
         self._teams = self._make_teams(msgspec.structs.replace(first, sync=IN_STEP))
         team = founder.found_of_root()
@@ -372,6 +370,8 @@ class Federation:
         found = self._founder.resume(self._journal.records)
         if found is None:
             return
+        hellos = self._root.hellos
+        self._ready = {one: own for one in hellos if (own := self._root.readied(one)) is not None}
         self._teams = self._make_teams(found.ready)
         self._teams.take_over(found.teams, found.sync, found.scopes)
         self._teams.replay(self._journal.records)

@@ -96,23 +96,23 @@ class Founder:
             return [Structure.flat(workers)]
         return [fit(self.structure, workers)]
 
-    def scopes(self, sync: Sync, members: Mapping[int, tuple[int, ...]]) -> list[ScopePlan]:
-        """Which teams, of these members, are merged with each other at which level.
-
-        Raises UsageError where the structure has fewer levels than are to be held together.
-        """
-        top = ScopePlan(len(sync.within), tuple(members), self._compression)
-        if not sync.within:
-            return [top]
-        workers = tuple(worker for group in members.values() for worker in group)
-        structure = self.structure
-        num_levels = 1 if structure is None else structure.num_levels
-        if structure is None or num_levels < sync.levels + len(sync.rates):
+    def check_levels(self, sync: Sync) -> None:
+        """Raises UsageError where the structure has fewer levels than are to be held together."""
+        wanted = sync.levels + len(sync.rates)
+        found = 1 if self.structure is None else self.structure.num_levels
+        if sync.within and found < wanted:
             raise UsageError(
-                f"sync {str(sync)!r} holds {sync.levels + len(sync.rates)} levels together, and the "
-                f"structure has {num_levels}: give a structure of groups of groups (--structure FILE)"
+                f"sync {str(sync)!r} holds {wanted} levels together, and the structure has {found}: "
+                "give a structure of groups of groups (--structure FILE)"
             )
-        plans = [top]
+
+    def scopes(self, sync: Sync, members: Mapping[int, tuple[int, ...]]) -> list[ScopePlan]:
+        """Which teams, of these members, are merged with each other at which level."""
+        plans = [ScopePlan(len(sync.within), tuple(members), self._compression)]
+        structure = self.structure
+        if structure is None:
+            return plans
+        workers = tuple(worker for group in members.values() for worker in group)
         for level in range(len(sync.within)):
             for group in _cut_at(fit(structure, workers), sync.levels + 1 + level):
                 inside = set(group.workers)

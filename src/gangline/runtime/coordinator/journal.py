@@ -156,6 +156,13 @@ class Leased(Record, frozen=True, kw_only=True, tag="leased"):
     stop: int
 
 
+class Emptied(Record, frozen=True, kw_only=True, tag="emptied"):
+    """A team was told that nothing is left of the epoch."""
+
+    team: int
+    epoch: int
+
+
 class Merged(Record, frozen=True, kw_only=True, tag="merged"):
     """A round was committed: the teams' samples up to these offsets count."""
 
@@ -182,6 +189,7 @@ AnyRecord = (
     | TeamLost
     | Switched
     | Leased
+    | Emptied
     | Merged
     | Closed
     | InTeam

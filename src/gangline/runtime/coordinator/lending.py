@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control.leasing import LeaseBook
-from gangline.runtime.coordinator.journal import Leased, Merged, TeamLost
+from gangline.runtime.coordinator.journal import Closed, Emptied, Leased, Merged, TeamLost
 from gangline.runtime.messages import LeaseGranted
 from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease
@@ -34,9 +34,12 @@ class Lending:
         known = len(self.book.order_of(team.number))
         if asked.epoch < self.book.epoch or asked.number > known:
             return None  # it was asked long ago, perhaps by a member of another team
+        had_ended = self.book.has_ended(team.number)
         lease = self.book.grant(
             team.number, asked.number, batch=team.batch, part=part, is_paused=is_paused
         )
+        if self.book.has_ended(team.number) and not had_ended:
+            self._journal.append(Emptied(team=team.number, epoch=asked.epoch))
         if lease.start < lease.stop and asked.number >= known:
             self._keep(team, asked.number, lease)
         return LeaseGranted(
@@ -102,6 +105,10 @@ class Lending:
                 if epoch > self.book.epoch:
                     self.book = LeaseBook(epoch, length)
                 self.book.restore(team, record.start, record.stop)
+            case Emptied(team=team, epoch=epoch) if epoch == self.book.epoch:
+                self.book.end(team)
+            case Closed():
+                self.book.reopen()
             case Merged(is_all=False, offsets=offsets):
                 self.book.share(offsets)
             case Merged(offsets=offsets):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control import PartChanged
-from gangline.control.parts import divide, divide_by_speed, is_worth_changing
+from gangline.control.parts import DIVIDE_EVERY_S, divide, divide_by_speed, is_worth_changing
 from gangline.control.rounds import Report, Round, RoundClock
 from gangline.runtime.coordinator.attendance import RETURN_S, Attendance
 from gangline.runtime.coordinator.chronicle import Chronicle
@@ -83,6 +83,7 @@ class Teams:
         self._attendance = Attendance()
         self._unsettled: str | None = None
         """Why some team is still to be told its place."""
+        self._divided_s = clock()
         self._exchanges: list[float] = []
         self._regrouping: Sync | None = None
         """How the workers are to be held together when they are made other teams."""
@@ -171,7 +172,7 @@ class Teams:
         """A member made a step."""
         for scope in self._merges.of(team.number):
             scope.clock.add_samples(report.samples)
-        return self._open_if_due()
+        return self._open_if_due() + self._divide()
 
     def receive(self, team: Team, message: FromTeam) -> list[Outgoing]:
         """A member said something that concerns all teams."""
@@ -300,7 +301,7 @@ class Teams:
         if one.is_whole:
             self._last_whole = one.number
             outgoing += self._after_whole(epoch)
-        return outgoing + (self._divide() if is_all else [])
+        return outgoing
 
     def _after_whole(self, epoch: int) -> list[Outgoing]:
         """Everybody waited, and is merged: those go on that have something left to do."""
@@ -391,8 +392,11 @@ class Teams:
         return outgoing + self.settle(f"the members of team {team.number} changed")
 
     def _divide(self) -> list[Outgoing]:
-        """After a round: whether the teams' parts of the global batch fit their speeds."""
-        teams = self.active
+        """Now and then: whether the teams' parts of the global batch fit their speeds."""
+        teams, now = self.active, self._clock()
+        if now - self._divided_s < DIVIDE_EVERY_S:
+            return []
+        self._divided_s = now
         states = {team.number: team.hub.control for team in teams}
         known = {number: state for number, state in states.items() if state is not None}
         if len(teams) < 2 or len(known) < len(teams):
