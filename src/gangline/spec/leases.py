@@ -46,8 +46,9 @@ class TeamOrder:
         for place in range(bisect_right(self._ends, start), len(self.leases)):
             lease, end = self.leases[place], self._ends[place]
             before = end - (lease.stop - lease.start)
-            low, high = max(start, before), min(stop, end)
-            if low >= high:
+            if before >= stop:
                 break
-            found.append(Lease(lease.start + low - before, lease.start + high - before))
+            low, high = max(start, before), min(stop, end)
+            if low < high:
+                found.append(Lease(lease.start + low - before, lease.start + high - before))
         return found
