@@ -384,8 +384,8 @@ def test_teams_count_their_own_steps_and_train_at_the_same_time() -> None:
     assert [(view.team, view.view) for view in summary.views] == [(0, 0), (1, 0)]
     (line,) = [one for one in headline(summary) if "teams" in one]
     assert line == (
-        "2 teams at their own pace (flexible), merged 2 times, 200 ms each in the background, "
-        "1 counted nothing; 2 MB between them. Steps are each team's own"
+        "2 teams over the run, held together by flexible: merged 2 times, 200 ms each in the "
+        "background, 1 counted nothing; 2 MB between them. Steps are each team's own"
     )
     assert view_table(summary).columns[0] == "team"
     assert [row[0] for row in view_table(summary).rows] == ["0", "1"]

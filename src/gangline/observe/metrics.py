@@ -210,7 +210,7 @@ def _rounds(timeline: Timeline) -> RoundsSummary | None:
     committed = [one for one in timeline.rounds if one.is_committed]
     beside = [one.took_s for one in committed if not one.is_whole]
     return RoundsSummary(
-        sync=timeline.rounds[-1].sync,
+        modes=list(dict.fromkeys(one.sync for one in timeline.rounds)),
         num_committed=len(committed),
         num_failed=len(timeline.rounds) - len(committed),
         took_median_s=median(beside) if beside else None,

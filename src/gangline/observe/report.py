@@ -44,8 +44,8 @@ def _team_lines(summary: RunSummary) -> list[str]:
     )
     failed = f", {rounds.num_failed} counted nothing" if rounds.num_failed else ""
     return [
-        f"{_count(summary.num_teams, 'team')} at their own pace ({rounds.sync}), merged "
-        f"{_count(rounds.num_committed, 'time')}{beside}{failed}; "
+        f"{_count(summary.num_teams, 'team')} over the run, held together by "
+        f"{', '.join(rounds.modes)}: merged {_count(rounds.num_committed, 'time')}{beside}{failed}; "
         f"{rounds.sent_bytes / 1e6:.3g} MB between them. Steps are each team's own"
     ]
 

@@ -69,8 +69,8 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
 class RoundsSummary(msgspec.Struct, frozen=True, kw_only=True):
     """How teams that train at their own pace were merged."""
 
-    sync: str
-    """How they were held together in the end."""
+    modes: list[str]
+    """How they were held together, in the order of use."""
     num_committed: int
     num_failed: int
     """Those that counted nothing, because somebody was lost meanwhile."""
