@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import ssl
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -301,8 +302,10 @@ def test_a_forked_child_does_not_keep_the_connections() -> None:
             reader, writer = os.pipe()
             child = os.fork()
             if child == 0:
-                os.read(reader, 1)
-                os._exit(0)
+                try:
+                    os.read(reader, 1)
+                finally:
+                    os._exit(0 if sys.exc_info()[0] is None else 3)
             group.close()
             os.close(reader)
             forked.append((child, writer))
