@@ -7,6 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,19 @@ def fill(disk: Path, *, but_bytes: int = 0) -> None:
         file.write(b"\0" * left)
 
 
+def is_quiet(disk: Path) -> bool:
+    """Whether nobody writes there: the workers wait, and what they had to write is written."""
+
+    def sizes() -> dict[Path, int]:
+        return {path: path.stat().st_size for path in disk.rglob("*") if path.is_file()}
+
+    with contextlib.suppress(FileNotFoundError):  # something was renamed meanwhile
+        before = sizes()
+        time.sleep(0.3)
+        return sizes() == before
+    return False
+
+
 def test_training_goes_on_when_the_disk_is_full(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
@@ -62,6 +76,8 @@ def test_training_goes_on_when_the_disk_is_full(tmp_path: Path) -> None:
         with LiveJob(run_dir, setup) as job:
             job.await_step(17)
             until(lambda: folder.latest() is not None, "a checkpoint")
+            # Else the file that is being written goes when the disk is full, and there is room again.
+            until(lambda: is_quiet(checkpoints), "the end of the last checkpoint")
             fill(checkpoints)
             fill(events, but_bytes=_PAGE_BYTES)
             job.say(FULL)
