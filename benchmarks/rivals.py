@@ -5,8 +5,8 @@ DDP does not survive it: what is measured is when its survivors notice. Torchft 
 quorum: what is measured is when its survivors commit their first step in it, and who crashed instead.
 Torchft needs an environment of its own, whose python is given:
 
-    python -m venv /tmp/torchft
-    /tmp/torchft/bin/pip install torchft msgspec numpy psutil starlette uvicorn websockets safetensors
+    python -m venv torchft-env
+    torchft-env/bin/pip install torchft msgspec numpy psutil starlette uvicorn websockets safetensors
 """
 
 from __future__ import annotations
