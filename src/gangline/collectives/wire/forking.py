@@ -31,10 +31,9 @@ def _close_all() -> None:
     for descriptors in list(_held.values()):
         for descriptor in descriptors:
             with contextlib.suppress(OSError):
-                if isinstance(descriptor, socket):
-                    descriptor.close()
-                else:
-                    os.close(descriptor)
+                # Only the number is closed: to take an encrypted connection down needs locks that
+                # another thread may have held when the process was forked.
+                os.close(descriptor.detach() if isinstance(descriptor, socket) else descriptor)
     _held.clear()
 
 
