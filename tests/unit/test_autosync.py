@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from gangline.control.autosync import QUICK, STAY_S, SyncWatch
-from gangline.spec.sync import SLOW_EXCHANGE_S
+from gangline.planning.relaxing import SLOW_EXCHANGE_S
 
 LATER = STAY_S + 0.1
 

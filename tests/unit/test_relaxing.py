@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from gangline.planning.known import known_profile
-from gangline.planning.relaxing import choose_sync, groups_by_place
+from gangline.planning.relaxing import SLOW_EXCHANGE_S, choose_sync, groups_by_place
 from gangline.spec.cluster import Cluster, NetworkLink, Node
-from gangline.spec.sync import FLEXIBLE, IN_STEP, SLOW_EXCHANGE_S
+from gangline.spec.sync import FLEXIBLE, IN_STEP
 
 MEGABYTE = 1_000_000
 

@@ -389,3 +389,23 @@ def test_teams_count_their_own_steps_and_train_at_the_same_time() -> None:
     )
     assert view_table(summary).columns[0] == "team"
     assert [row[0] for row in view_table(summary).rows] == ["0", "1"]
+
+
+def test_throughput_counts_all_steps_where_nobody_was_in_all_of_them() -> None:
+    events: list[AnyEvent] = []
+    for event in SyntheticRun([0.01]).run_steps(40, shares=[8]).events:
+        if isinstance(event, StepDone) and event.step >= 20:
+            events.append(msgspec.structs.replace(event, worker=1))
+        elif not isinstance(event, ViewAdopted):
+            events.append(event)
+    assert summarize(events).throughput == pytest.approx(8 / 0.095)
+
+
+def test_teams_that_follow_each_other_do_not_train_at_the_same_time() -> None:
+    events: list[AnyEvent] = []
+    for event in SyntheticRun([0.01]).run_steps(40, shares=[8]).events:
+        if isinstance(event, StepDone) and event.step >= 20:
+            events.append(msgspec.structs.replace(event, team=1))
+        elif not isinstance(event, ViewAdopted):
+            events.append(event)
+    assert summarize(events).throughput == pytest.approx(8 / 0.095)

@@ -84,12 +84,6 @@ def probe(
         _write_and_show(_probe_run(script), output=output, as_json=as_json)
         return
     asked = _asked(cluster, speeds)
-    for node in asked.nodes:
-        if node.environment:
-            raise UsageError(
-                f"node {node.name!r} has an environment of its own, and all nodes are probed in this "
-                "one: run the job with the cluster file, which measures its workers as they are"
-            )
     measured = None if script is None else _probe_script(script, arguments or [], asked)
     found = _probe_cluster(asked, model=model, image_size=image_size, measured=measured)
     _write_and_show(found, output=output, as_json=as_json, measured=measured)
@@ -125,13 +119,23 @@ def _asked(file: Path | None, speeds: str | None) -> Cluster:
     if file is not None and speeds is not None:
         raise UsageError("--cluster and --speeds both say which nodes there are; leave one out")
     if file is not None:
-        return Cluster.from_toml(file)
+        return _probeable(Cluster.from_toml(file))
     try:
         return Cluster.of_speeds([float(part) for part in (speeds or "1").split(",")])
     except ValueError as error:
         raise UsageError(
             f"--speeds {speeds}: {error}; write numbers with commas between them, such as 1,0.5,0.2"
         ) from error
+
+
+def _probeable(cluster: Cluster) -> Cluster:
+    for node in cluster.nodes:
+        if node.environment:
+            raise UsageError(
+                f"node {node.name!r} has an environment of its own, and all nodes are probed in this "
+                "one: run the job with the cluster file, which measures its workers as they are"
+            )
+    return cluster
 
 
 def _probe_script(script: Path, arguments: list[str], asked: Cluster) -> ScriptCost:

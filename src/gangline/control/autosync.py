@@ -12,7 +12,8 @@ from collections import deque
 from statistics import median
 from typing import NamedTuple
 
-from gangline.spec.sync import FLEXIBLE, IN_STEP, SLOW_EXCHANGE_S, Sync
+from gangline.planning.relaxing import SLOW_EXCHANGE_S
+from gangline.spec.sync import FLEXIBLE, IN_STEP, Sync
 
 QUICK = 0.5
 """They are in step again where it takes less than this part of that."""

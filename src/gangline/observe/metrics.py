@@ -4,8 +4,8 @@
 Definitions, over the steady steps (all complete steps after the warm-up):
 
 - A step's time is the median over its workers of how long it took each of them.
-- Throughput is the samples of all steps over the sum of their times, as the worker saw them that was
-  in most of them: teams train at the same time.
+- Throughput is the samples of all steps over the sum of their times; of teams that train at the same
+  time, that of the team that took longest counts.
 - Efficiency is the sum of the steps' compute-only optima (see `costs`) over the sum of their times:
   1 would mean perfect shares, and exchanging, loading and updating for nothing.
 - A worker's wait is its exchange minus the shortest exchange of that step; it is charged to the
@@ -110,12 +110,22 @@ def _step_s(step: Step) -> float:
 
 
 def _throughput(steps: Sequence[Step]) -> float | None:
-    by_worker: dict[int, float] = {}
-    for step in steps:
-        step_s = _step_s(step)
-        for worker in step.records:
-            by_worker[worker] = by_worker.get(worker, 0.0) + step_s
-    return _ratio(sum(step.samples for step in steps), max(by_worker.values(), default=0.0))
+    return _ratio(sum(step.samples for step in steps), _duration_s(steps))
+
+
+def _duration_s(steps: Sequence[Step]) -> float:
+    """How long steps took: teams train at the same time where the numbers of their steps overlap."""
+    by_team: dict[int, list[Step]] = {}
+    for step in sorted(steps, key=lambda step: step.number):
+        by_team.setdefault(step.team, []).append(step)
+    total_s = longest_s = 0.0
+    last = -1
+    for own in by_team.values():  # in the order of their first steps
+        if own[0].number > last:
+            total_s, longest_s = total_s + longest_s, 0.0
+        longest_s = max(longest_s, sum(map(_step_s, own)))
+        last = max(last, own[-1].number)
+    return total_s + longest_s
 
 
 def _efficiency(steps: Sequence[Step], costs: Mapping[int, WorkerCost]) -> float | None:

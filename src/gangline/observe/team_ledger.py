@@ -41,7 +41,6 @@ class TeamOrders:
             key: TeamOrder(numbered[number] for number in sorted(numbered))
             for key, numbered in leases.items()
         }
-
         self._epochs = {epoch for _, epoch in leases}
 
     @property

@@ -10,10 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.spec.structure import RING, Structure
-from gangline.spec.sync import FLEXIBLE, IN_STEP, SLOW_EXCHANGE_S, Sync
+from gangline.spec.sync import FLEXIBLE, IN_STEP, Sync
 
 if TYPE_CHECKING:
     from gangline.spec.profile import ClusterProfile
+
+
+SLOW_EXCHANGE_S = 0.05
+"""`auto`: groups train apart where exchanging a gradient takes longer than this."""
 
 
 class SyncChoice(NamedTuple):

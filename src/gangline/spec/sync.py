@@ -36,8 +36,6 @@ NESTEROV = "nesterov"
 OUTER = (AVERAGE, NESTEROV)
 """What is done with the mean of the groups: taken, or followed with momentum."""
 
-SLOW_EXCHANGE_S = 0.05
-"""`auto`: groups train apart where exchanging a gradient takes longer than this."""
 _STACKED = (NONE, PERCENTAGE, FLEXIBLE)
 """What the levels can be where several of them are relaxed: those whose teams never stop."""
 
