@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from statistics import median
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.planning.relaxing import SLOW_EXCHANGE_S
 from gangline.spec.sync import FLEXIBLE, IN_STEP, Sync
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 QUICK = 0.5
 """They are in step again where it takes less than this part of that."""
@@ -56,18 +59,17 @@ class SyncWatch:
         """Teams were merged, and their leaders exchanged for so long."""
         self._rounds.append(exchange_s)
 
-    def advise(self, now: float, *, is_apart: bool) -> Advice | None:
-        """Another way of holding the workers together, if it is time for one."""
+    def advise(self, now: float, *, members: Collection[int], is_apart: bool) -> Advice | None:
+        """Another way of holding these workers together, if it is time for one."""
         if now - self._since_s < STAY_S:
             return None
-        return self._come_together() if is_apart else self._part()
+        return self._come_together() if is_apart else self._part(members)
 
-    def _part(self) -> Advice | None:
-        known = [taken for taken in self._exchanges.values() if len(taken) == _STEPS]
-        if not known or len(known) < len(self._exchanges):
+    def _part(self, members: Collection[int]) -> Advice | None:
+        if not members or any(len(self._exchanges.get(one, ())) < _STEPS for one in members):
             return None
-        exchange_s = min(median(taken) for taken in known)
-        compute_s = max(median(taken) for taken in self._computing.values())
+        exchange_s = min(median(self._exchanges[one]) for one in members)
+        compute_s = max(median(self._computing[one]) for one in members)
         if exchange_s <= max(SLOW_EXCHANGE_S, compute_s):
             return None
         reason = (

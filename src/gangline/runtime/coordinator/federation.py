@@ -237,7 +237,9 @@ class Federation:
         is_apart = teams is not None and teams.sync.is_relaxed
         for exchange_s in () if teams is None else teams.take_exchanges():
             watch.see_round(exchange_s)
-        advice = watch.advise(now, is_apart=is_apart)
+        hubs = [self._root] if teams is None else [team.hub for team in teams.active]
+        members = [member for hub in hubs for member in hub.members]
+        advice = watch.advise(now, members=members, is_apart=is_apart)
         if advice is None:
             return []
         watch.changed(now)
