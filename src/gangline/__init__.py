@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gangline.runtime.api import no_sync as no_sync
     from gangline.runtime.api import prepare as prepare
     from gangline.runtime.api import rank as rank
+    from gangline.runtime.api import steps as steps
     from gangline.runtime.api import world_size as world_size
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ _API = (
     "no_sync",
     "prepare",
     "rank",
+    "steps",
     "world_size",
 )
 

@@ -306,6 +306,64 @@ def normalised(parts: Parts) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+def fetches_ahead(parts: Parts) -> dict[str, Any]:
+    """Has the next batch before it computes the present one; a scheduler and momentum go along."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader(), stateful=(schedule,))
+    for _ in parts.epochs():
+        batches = iter(parts.batches(loader))
+        following = next(batches, None)
+        while (present := following) is not None:
+            following = next(batches, None)
+            F.cross_entropy(model(present[0]), present[1]).backward()
+            if parts.is_update():
+                optimizer.step()
+                optimizer.zero_grad()
+                schedule.step()
+        parts.validate(model)
+    return describe([model], [optimizer])
+
+
+def fetches_between(parts: Parts) -> dict[str, Any]:
+    """Fetches the next batch between forward and backward, and goes on over the ends of epochs."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+
+    def endless() -> Any:
+        while True:
+            yield from parts.batches(loader)
+
+    batches = endless()
+    x, y, _ = next(batches)
+    steps = parts.setup.steps
+    for _ in range(steps) if parts.is_alone else gangline.steps(steps):
+        loss = F.cross_entropy(model(x), y)
+        x, y, _ = next(batches)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return describe([model], [optimizer])
+
+
+def measures_first(parts: Parts) -> dict[str, Any]:
+    """Takes the mean of the losses between forward and backward, as people do to print it."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            loss = F.cross_entropy(model(x), y)
+            if not parts.is_alone:
+                gangline.mean(loss, weight=len(y))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
 def gan(parts: Parts) -> dict[str, Any]:
     generator, discriminator = nn.Linear(2, FEATURES), mlp()
     opt_g = torch.optim.Adam(generator.parameters(), lr=0.02)

@@ -160,3 +160,38 @@ def test_the_others_go_on_when_a_worker_is_killed_while_its_first_unit_travels(
 def test_the_others_go_on_when_a_worker_of_a_tcp_ring_is_killed(tmp_path: Path) -> None:
     setup, faults = Setup(), [kill(1, 3, "exchange")]
     judge(run_with(tmp_path, setup, faults, transport="wire-tcp"), setup, faults)
+
+
+PLACES = ["data", "forward", "backward", "exchange", "update", "between"]
+
+
+@pytest.mark.parametrize("loop", ["fetches_ahead", "fetches_between"])
+@pytest.mark.parametrize("place", PLACES)
+def test_the_others_go_on_when_their_loops_have_fetched_ahead(
+    tmp_path: Path, place: str, loop: str
+) -> None:
+    setup, faults = Setup(loop=loop), [kill(1, 3, place)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+@pytest.mark.parametrize("place", ["forward", "exchange", "update"])
+@pytest.mark.parametrize("step", [5, 6, 11])
+def test_nothing_is_lost_when_loops_that_fetch_ahead_are_at_the_end_of_an_epoch(
+    tmp_path: Path, place: str, step: int
+) -> None:
+    setup, faults = Setup(loop="fetches_ahead", validate=True), [kill(0, step, place)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+def test_a_window_that_was_fetched_ahead_is_accumulated_anew(tmp_path: Path) -> None:
+    setup, faults = Setup(loop="fetches_ahead", accumulate=2), [kill(1, 4, "exchange")]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+@pytest.mark.parametrize("place", ["forward", "call", "backward"])
+def test_a_batch_is_done_again_when_a_worker_is_lost_before_its_backward_pass(
+    tmp_path: Path, place: str
+) -> None:
+    """The others lose it in a call between forward and backward: the batch was cut for it, too."""
+    setup, faults = Setup(loop="measures_first"), [kill(1, 3, place)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)

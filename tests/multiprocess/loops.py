@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -385,6 +386,145 @@ def loop_copies(job: Job) -> None:
             file.seek(0)
             loaded = torch.load(file, weights_only=False)
             job.note(model, average, copy.deepcopy(model), loaded)
+
+
+def update(job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """What loops do behind each backward pass."""
+    if gangline.is_update():
+        optimizer.step()
+        optimizer.zero_grad()
+        job.note(model)
+
+
+def loop_fetches_before_backward(job: Job) -> None:
+    """The next batch is fetched between forward and backward, over the ends of epochs."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    model, optimizer, loader = job.prepare(model, optimizer, job.loader())
+    batches = endless(loader)
+    x, y = next(batches)
+    steps = job.problem.epochs * -(-job.problem.samples // job.problem.batch)
+    for _ in range(steps) if job.setting is None else gangline.steps(steps):
+        loss = F.cross_entropy(model(x), y)
+        x, y = next(batches)
+        loss.backward()
+        update(job, model, optimizer)
+
+
+def endless(loader: Any) -> Any:
+    while True:
+        yield from loader
+
+
+class OneAhead:
+    """Has the next batch ready before the present one is computed, as prefetchers to a GPU do."""
+
+    def __init__(self, loader: Any, *, is_copied: bool) -> None:
+        self._batches = iter(loader)
+        self._is_copied = is_copied
+        self._next = self._fetch()
+
+    def _fetch(self) -> list[torch.Tensor] | None:
+        batch = next(self._batches, None)
+        return [tensor.clone() for tensor in batch] if batch and self._is_copied else batch
+
+    def __iter__(self) -> Any:
+        while (batch := self._next) is not None:
+            self._next = self._fetch()
+            yield batch
+
+
+def one_ahead(job: Job, *, is_copied: bool) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    model, optimizer, loader = job.prepare(model, optimizer, job.loader())
+    for _ in range(job.problem.epochs):
+        for x, y in OneAhead(loader, is_copied=is_copied):
+            F.cross_entropy(model(x), y).backward()
+            update(job, model, optimizer)
+
+
+def loop_one_ahead(job: Job) -> None:
+    one_ahead(job, is_copied=False)
+
+
+def loop_one_ahead_with_copies(job: Job) -> None:
+    one_ahead(job, is_copied=True)
+
+
+def loop_one_ahead_with_weights(job: Job) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    model, optimizer, loader = job.prepare(model, optimizer, job.loader(), weight=token_count)
+    for x, y in OneAhead(loader, is_copied=False):
+        counts = (y != 0).double()
+        losses = F.cross_entropy(model(x), y, reduction="none")
+        ((losses * counts).sum() / counts.sum().clamp(min=1)).backward()
+        update(job, model, optimizer)
+
+
+def loop_window_first(job: Job) -> None:
+    """All batches of an accumulation window are fetched before the first is computed."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    model, optimizer, loader = job.prepare(model, optimizer, job.loader())
+    size = 1 if job.setting is None else job.setting.accumulate
+    for _ in range(job.problem.epochs):
+        batches = iter(loader)
+        while window := list(itertools.islice(batches, size)):
+            for x, y in window:
+                F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            job.note(model)
+
+
+def loop_fetches_before_step(job: Job) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    model, optimizer, loader = job.prepare(model, optimizer, job.loader())
+    for _ in range(job.problem.epochs):
+        batches = iter(loader)
+        batch = next(batches, None)
+        while batch is not None:
+            optimizer.zero_grad()
+            F.cross_entropy(model(batch[0]), batch[1]).backward()
+            is_update = gangline.is_update()
+            batch = next(batches, None)
+            optimizer.step()
+            if is_update:
+                job.note(model)
+
+
+def loop_gan_one_ahead(job: Job) -> None:
+    generator, discriminator = nn.Linear(2, FEATURES), mlp()
+    opt_g = torch.optim.Adam(generator.parameters(), lr=0.02)
+    opt_d = torch.optim.Adam(discriminator.parameters(), lr=0.02)
+    *_, loader = job.prepare(generator, discriminator, opt_g, opt_d, job.loader())
+    for x, _ in OneAhead(loader, is_copied=True):
+        opt_d.zero_grad()
+        fake = generator(x[:, :2])
+        real = discriminator(x)[:, 0]
+        (F.softplus(-real) + F.softplus(discriminator(fake.detach())[:, 0])).mean().backward()
+        opt_d.step()
+        opt_g.zero_grad()
+        F.softplus(-discriminator(fake)[:, 0]).mean().backward()
+        opt_g.step()
+        job.note(generator, discriminator)
+
+
+def loop_looks_and_skips(job: Job) -> None:
+    """Looks at a batch beforehand, and leaves out every third one."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    model, optimizer, loader = job.prepare(model, optimizer, job.loader())
+    assert len(next(iter(loader))) == 2
+    for _ in range(job.problem.epochs):
+        for number, (x, y) in enumerate(loader):
+            if number // (1 if job.setting is None else job.setting.accumulate) % 3 == 1:
+                continue
+            F.cross_entropy(model(x), y).backward()
+            update(job, model, optimizer)
 
 
 def run_loop(name: str, problem: Problem, setting: Setting | None = None) -> torch.Tensor:

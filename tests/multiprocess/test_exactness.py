@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-9
 """All loops train in double precision; their sums differ in the last bits only."""
 
-NO_WINDOWS = {"gan", "own_window"}
+NO_WINDOWS = {"gan", "gan_one_ahead", "own_window"}
 """Loops that do not use our accumulation windows."""
 
 TREES = (

@@ -100,7 +100,7 @@ class Exchange:
         self.gradients = Gradients(self.layout, Buffers(models), self.communicator)
         self.agreed: Agreed | None = None
 
-    def begin_backward(self) -> None:
+    def begin_backward(self, losses: object) -> None:
         self.gradients.begin()
 
     def end_backward(self) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,20 +163,45 @@ def is_update() -> bool:
     Always true without accumulation.
     """
     training = _job.training
-    return training is None or training.handout is None or training.handout.is_update
+    return training is None or training.shown is None or training.shown.is_update
 
 
 def epochs(count: int) -> Iterator[int]:
     """The epochs that are still to do, 0 … count - 1."""
     training = _job.training
+    if training is not None:
+        training.settle()
     epoch = 0 if training is None else training.epoch
     while epoch < count:
         if training is not None:
             training.skip_to_epoch(epoch)
         yield epoch
-        if training is not None and training.has_left:
+        if training is None:
+            epoch += 1
+            continue
+        training.settle()
+        if training.has_left:
             return
-        epoch = epoch + 1 if training is None else max(epoch + 1, training.epoch)
+        if not training.take_rest():  # else somebody was lost at the very end of the epoch
+            epoch = max(epoch + 1, training.epoch)
+
+
+def steps(count: int) -> Iterator[int]:
+    """The optimizer updates that are still to do, 0 … count - 1, for loops that know no epochs.
+
+        for step in gangline.steps(1000):
+            ...                     # fetch, forward, backward and optimizer.step()
+
+    A loop that counts by itself may count wrong: a step that failed because a worker was lost is
+    done again, and a job that was resumed begins later. The loop must fetch its batches itself.
+    """
+    training = _job.training
+    if training is None:
+        yield from range(count)
+        return
+    while training.num_steps < count and not training.has_left:
+        yield training.num_steps
+    training.settle()
 
 
 def no_sync() -> AbstractContextManager[None]:
@@ -271,6 +297,9 @@ def shutdown() -> None:
     training, session = _job.training, _job.session
     _job.training = _job.session = None
     backward.stop_listening()
+    is_failing = sys.exc_info()[0] is not None or hasattr(sys, "last_value")
+    if training is not None and not is_failing:
+        training.finish()
     if training is not None:
         training.close()
     if session is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class BackwardListener(Protocol):
     """Who wants to know of backward passes."""
 
-    def begin_backward(self) -> None: ...
+    def begin_backward(self, losses: Any, /) -> None: ...
 
     def end_backward(self) -> None: ...
 
@@ -56,7 +56,7 @@ class _Door:
             listener = self.listener
             if listener is None:
                 return original(*args, **kwargs)
-            self._enter(listener)
+            self._enter(listener, args[0] if args else kwargs.get("tensors"))
             try:
                 original(*args, **kwargs)
             except BaseException:
@@ -66,11 +66,11 @@ class _Door:
 
         return backward
 
-    def _enter(self, listener: BackwardListener) -> None:
+    def _enter(self, listener: BackwardListener, losses: Any) -> None:
         thread = threading.current_thread()
         if self.depth == 0:
             self.owner = thread
-            listener.begin_backward()
+            listener.begin_backward(losses)
         elif thread is not self.owner and not isinstance(thread, threading._DummyThread):
             # Threads of the autograd engine are unknown to Python, and are part of this pass.
             raise UnsupportedError(

@@ -133,6 +133,14 @@ class Gradients:
         self._is_void = True
         self._clear()
 
+    def leave_window(self) -> None:
+        """The loop left an accumulation window before its end: what came in counts nothing."""
+        self._is_window_open = False
+        for slot in self._slots:
+            if slot.content is Content.LOCAL:
+                slot.content = Content.EMPTY
+                slot.parameter.grad = None
+
     def reset(self) -> None:
         """A new group: nothing that was agreed in the old one holds."""
         self._plans.clear()

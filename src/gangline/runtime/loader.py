@@ -36,7 +36,9 @@ class Plan(Protocol):
         ...
 
     @property
-    def position(self) -> Position: ...
+    def cut_from(self) -> Position:
+        """From where on the order of the samples is cut."""
+        ...
 
     @property
     def is_past(self) -> bool: ...
@@ -55,7 +57,7 @@ class Plan(Protocol):
 
     def finish_batch(self) -> bool: ...
 
-    def hand_out(self, handout: Handout, weight: float | Future[float]) -> None: ...
+    def hand_out(self, handout: Handout, weight: float | Future[float], batch: Any) -> None: ...
 
     def total_weight(self, own: float) -> Future[float]: ...
 
@@ -108,8 +110,8 @@ class ShareSampler:
         return self._order.length - rest
 
     def __iter__(self) -> Iterator[list[int]]:
-        """From the job's position to the end of the epoch."""
-        position = self._plan.position
+        """From where the loop has fetched to, to the end of the epoch."""
+        position = self._plan.cut_from
         indices = self._order.indices(position.epoch, self._plan.collective)
         self.drawn.clear()
         step, start = position.step, position.start
@@ -192,7 +194,7 @@ class ShareLoader:
         while True:
             is_cut_anew = False
             for batch, handout, weight in self._weighted(iter(self._inner)):
-                self._plan.hand_out(handout, weight)
+                self._plan.hand_out(handout, weight, batch)
                 yield batch
                 if not self._plan.finish_batch():
                     is_cut_anew = True

@@ -13,6 +13,7 @@ from gangline.runtime.backward import has_closure
 from gangline.runtime.buffers import Buffers
 from gangline.runtime.checkpoint_state import RandomNumbers
 from gangline.runtime.faults import Faults
+from gangline.runtime.fetched import FetchedBatches
 from gangline.runtime.gradient_checks import check_sizes
 from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
@@ -65,13 +66,19 @@ class Training:
         self.session = session
         self.prepared = prepared
         self.views = views
-        self.handout: Handout | None = None
+        self._batches = FetchedBatches(prepared.models, needs_step=bool(prepared.optimizers))
         self.position = Position.at_start()
         self.is_past = False
         """Whether the user's loop is in an epoch that the job has left behind: it is alone there."""
         self._loop_epoch = 0
         self._is_in_epoch = False
         self._is_void = False
+        self._must_cut = False
+        """Whether what was cut ahead was cut for a group that is no more."""
+        self._has_rest = False
+        """Whether the loop has left an epoch, of which somebody's samples are still to be used."""
+        self._first_step = 0
+        """The step with which the loop began the present epoch."""
         self._clock = StepClock()
         self._pacer, self._probe = instruments.pacer, instruments.probe
         self._checkpointer = instruments.checkpointer
@@ -104,7 +111,35 @@ class Training:
             )
         ]
 
+    @property
+    def handout(self) -> Handout | None:
+        """What the batch is that the loop computes now."""
+        present = self._batches.present
+        return None if present is None else present.handout
+
+    @property
+    def shown(self) -> Handout | None:
+        """What the batch is that the loop is at, for the questions that it asks."""
+        shown = self._batches.shown
+        return None if shown is None else shown.handout
+
     # --- the loader's side -----------------------------------------------------------------------
+
+    @property
+    def cut_from(self) -> Position:
+        """From where on the loader cuts: behind what the loop has fetched and not computed yet."""
+        newest = self._batches.newest
+        if newest is None or newest.is_void:
+            return self.position
+        handout = newest.handout
+        return self.position._replace(epoch=handout.epoch + 1, step=handout.step + 1, start=0)
+
+    @property
+    def _is_untouched(self) -> bool:
+        """Whether the loop has only looked at batches of this epoch, if it has fetched any."""
+        present = self._batches.present
+        is_used = present is None or present.is_worked or self._batches.is_in_window
+        return not is_used and self.position.step == self._first_step
 
     def view_for(self, step: int) -> tuple[View, int | None]:
         self._random.go_on()
@@ -132,6 +167,15 @@ class Training:
         return self._departure.has_left
 
     @property
+    def num_steps(self) -> int:
+        """How many optimizer updates the job has made, as far as this loop has come."""
+        present = self._batches.present
+        is_stepped = present is not None and present.steps > 0 and present.handout.is_update
+        return self.position.step + (
+            is_stepped and not self._is_void and not self._gradients.is_replaying
+        )
+
+    @property
     def epoch(self) -> int:
         """The epoch that the job is in."""
         return self.position.epoch
@@ -142,49 +186,158 @@ class Training:
 
     def begin_epoch(self) -> bool:
         """The loop asks for an epoch; False where the job has left that one behind."""
-        if self.handout is not None:  # the loop left the last epoch before its end
-            self._finish_step(self.handout)
+        if not self._is_ahead_of_epoch():
+            self.settle()
         if self.has_left:
             return False
         epoch, self._loop_epoch = self._loop_epoch, self._loop_epoch + 1
         self._clock.lap()
-        self._is_in_epoch = True
-        if epoch > self.position.epoch:
+        self._batches.is_exhausted = False
+        if not self._batches.is_empty:  # the end of the epoch before is still to be computed
+            return True
+        self._must_cut = False
+        if epoch > self.position.epoch and not self.take_rest():
             self._set(epoch=epoch, start=0)
+        self._enter_epoch(epoch)
+        return not self.is_past
+
+    def _enter_epoch(self, epoch: int) -> None:
+        self._is_in_epoch = True
+        self._first_step = self.position.step
         was_past, self.is_past = self.is_past, epoch < self.position.epoch
-        if was_past and not self.is_past and self.position.start:
+        if (was_past or self._is_void) and not self.is_past and self.position.start:
             self._snapshot.restore()  # what the loop did at the end of past epochs was done already
         elif not self.is_past:
             self._snapshot.take()  # with what the loop did between the epochs
-        return not self.is_past
 
-    def hand_out(self, handout: Handout, weight: float | Future[float]) -> None:
-        self.handout = handout
+    def _is_ahead_of_epoch(self) -> bool:
+        """Whether the loop goes on to the next epoch before it has computed the end of this one."""
+        newest = self._batches.newest
+        if newest is None or newest.is_worked or newest.is_void:
+            return False
+        if not self._batches.is_exhausted or self._is_untouched:
+            return False
+        if self._teaming.team is not None:
+            raise UsageError(
+                "the loop asks for the next epoch before it has computed the last batch of this one: "
+                "where groups train at their own pace, each epoch has an end at which all of them "
+                "meet. Compute what was fetched before iterating over the loader again"
+            )
+        return True
+
+    def hand_out(self, handout: Handout, weight: float | Future[float], batch: Any) -> None:
+        """The loop gets a batch: to compute it now, or behind those that it has fetched before."""
+        self._batches.add(handout, weight, batch)
+        self._clock.handed_out()
+        if self._batches.present is None:
+            self._take_up()
+
+    def _take_up(self) -> None:
+        """The loop goes on to the next batch that it has fetched, if it has one."""
+        if self._batches.ahead and self._batches.ahead[0].handout.epoch > self.position.epoch:
+            self._cross_epoch()
+        batch = self._batches.take_up()
+        if batch is None:
+            return
+        handout = batch.handout
+        self._is_void = False
         self._set(handed_out=handout.step, calls=0)
         self._membership.forget(self.position.is_behind)
         self._gradients.start(
-            weight,
+            batch.weight,
             is_update=handout.is_update,
             part=handout.share / handout.total,
             num_done=self.position.phase,
         )
+        if batch.is_void:
+            self._void()
         if self._pacer is not None:
             self._pacer.begin(handout.share)
         if self._probe is not None:
             self._probe.begin()
-        self._clock.handed_out()
         self._faults.reach("forward", handout.step)
         self._faults.begin()
 
+    def _cross_epoch(self) -> None:
+        """The loop had fetched batches of the next epoch before it computed the last of this one."""
+        group = self._membership.group
+        is_closed = self._batches.ahead[0].is_void or self._close_epoch()
+        if is_closed and not self._batches.ahead[0].is_void:
+            self._enter_epoch(self.position.epoch)
+        self._must_cut = not is_closed or self._membership.group != group
+        if self._must_cut:
+            self._batches.void()
+
     def finish_batch(self) -> bool:
         """The loop came back for more. False where the rest of the epoch must be cut anew."""
-        handout = self.handout
-        is_step_over = handout is not None and handout.is_update
-        is_going_on = self._finish_step(handout) if handout and is_step_over else True
+        batch = self._batches.present
+        if self._batches.is_over or (batch is not None and self._is_void and batch.is_worked):
+            self._pass_over()
+        elif batch is None:
+            self._clock.lap()
+        must_cut, self._must_cut = self._must_cut, False
+        return not (must_cut or self.has_left)
+
+    def _pass_over(self) -> None:
+        """The loop is done with the present batch, and goes on to the next that it has fetched."""
+        since_s = self._clock.lap()
+        batch = self._batches.present
+        assert batch is not None
+        self._batches.drop()
+        if batch.is_void:
+            self._snapshot.restore()
+        elif batch.handout.is_update or self._is_void:
+            self._finish_step(batch.handout)
+        if self._must_cut or self.has_left:
+            self._batches.void()
+        self._take_up()
         self._clock.lap()
-        return is_going_on
+        if self._batches.present is not None:  # it was done for the batch that was fetched ahead
+            self._clock.times.compute_s += since_s
+
+    def settle(self) -> None:
+        """The loop is done with what it has fetched: so is its last step, and the epoch if it is."""
+        batches, newest = self._batches, self._batches.newest
+        if self._is_untouched and not batches.is_exhausted:
+            batches.clear()
+            self._loop_epoch = min(self._loop_epoch, self.position.epoch)
+            self._membership.results.pop(("order", self.position.epoch), None)
+        while batches.present is not None and (batches.present.is_worked or batches.is_exhausted):
+            self._pass_over()
+        if batches.is_in_window:
+            self._gradients.leave_window()
+        batches.clear()
+        if batches.is_exhausted and self._is_in_epoch and not self.has_left:
+            is_done = newest is None or self.position.start >= newest.handout.window_stop
+            self._has_rest = not (is_done and self._close_epoch())
+        batches.is_exhausted = False
+
+    def finish(self) -> None:
+        """The script ends: an epoch whose last batch was fetched ahead is over now."""
+        if self._batches.is_exhausted and self._is_in_epoch:
+            self.settle()
+
+    def take_rest(self) -> bool:
+        """Whether there is more to do of the epoch that the loop has left; said once."""
+        has_rest, self._has_rest = self._has_rest, False
+        return has_rest
 
     def end_epoch(self) -> bool:
+        """The loader has cut all there is. False where there is more to do."""
+        self._batches.is_exhausted = True
+        if not self._batches.is_empty:  # the loop computes them first
+            return True
+        is_closed = self._close_epoch()
+        self._must_cut = False  # nothing is cut ahead
+        if not is_closed:
+            return False
+        if self.has_left or self.is_past or self.position.epoch >= self._loop_epoch:
+            return True
+        self._batches.is_exhausted = False  # this was the rest of an epoch before
+        self._enter_epoch(self.position.epoch)
+        return False
+
+    def _close_epoch(self) -> bool:
         """All batches are done, here; False where somebody was lost and there is more to do."""
         epoch, samples = self.position.epoch, self.position.start
         self._random.go_on()
@@ -234,8 +387,10 @@ class Training:
     def collective(self, exchange: Callable[[Group], T], key: tuple[Any, ...] | None = None) -> T:
         """A call that all workers make at the same place of their loops, outside of a step."""
         self._faults.reach("call", self.position.step)
+        if key is None and self._batches.is_exhausted and self._batches.is_complete:
+            self.settle()  # the last batch was fetched before it was computed
         place = key or (self.position.handed_out, self.position.calls)
-        while not self.is_past:
+        while not (self.is_past or self._is_on_void_batch):
             if self._membership.is_broken and place not in self._membership.results:
                 step = self.position.step
                 self._recover()
@@ -259,7 +414,9 @@ class Training:
         """Alone and with nothing to weigh, autograd's own gradients are the result."""
         return self._is_alone and (self.handout is None or self.handout.num_micros == 1)
 
-    def begin_backward(self) -> None:
+    def begin_backward(self, losses: Any) -> None:
+        for _ in range(self._batches.find(losses, is_weighed=not self._is_passing_through)):
+            self._pass_over()
         if not self._is_passing_through:
             self._guard.check()
             self._gradients.begin()
@@ -271,8 +428,11 @@ class Training:
             self._probe.end()
         self._faults.drag()
         if self._is_passing_through:
+            self._batches.count_pass()
             self._clock.computed()
             return
+        if self._gradients.has_fired:
+            self._batches.count_pass()
         if self.handout is None and self._gradients.has_fired:
             self._gradients.fail()
             raise UsageError(
@@ -340,6 +500,7 @@ class Training:
         is_due = handout.is_update and not self._is_void and not self._gradients.num_exchanged
         if is_due and not has_closure(args, kwargs):
             self._gradients.begin()
+            self._batches.count_pass()
             if self._gradients.finish_local(is_forced=True):
                 self._exchange(handout)
         if not handout.is_update or self._gradients.is_replaying:
@@ -348,6 +509,7 @@ class Training:
     def _after_step(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]
     ) -> None:
+        self._batches.count_step()
         if self._hidden is not None:
             self._gradients.show(self._hidden)
             self._hidden = None
@@ -356,10 +518,14 @@ class Training:
             self._faults.reach("update", self.position.step)
         self._clock.updated()
 
-    def _finish_step(self, handout: Handout) -> bool:
+    @property
+    def _is_on_void_batch(self) -> bool:
+        """Whether the loop computes a batch that was cut for a group that is no more."""
+        return self._batches.present is not None and self._batches.present.is_void
+
+    def _finish_step(self, handout: Handout) -> None:
         times = self._clock.take()
         if not self._is_void:
-            self.handout = None
             self._set(step=handout.step + 1, phase=0, start=handout.window_stop)
             self._teaming.after_step(self._agreed, self.position, step_s=times.total_s)
             self._snapshot.take()
@@ -374,12 +540,9 @@ class Training:
             self._leave()
         if view.group != self._membership.group and not self.has_left:
             self._enter(view)
-        if self.has_left:
-            return False
-        if self._is_void:
+        if not self.has_left and (self._is_void or self._must_cut):
             self._restart()
-            return False
-        return True
+            self._must_cut = True
 
     # --- teams that train at their own pace ------------------------------------------------------
 
@@ -463,7 +626,6 @@ class Training:
             self._recover()
         else:
             self._settle_in(view, truth)
-        self._is_void = True  # what was cut ahead was cut for the old group
 
     def resume(self, start: Start) -> None:
         """Begins where a checkpoint was taken. The state is loaded already."""
@@ -482,9 +644,11 @@ class Training:
         self._gradients.reset()
         self._buffers.settle()
         self.views.restart(view, truth.position.step)
+        self._must_cut = True  # what was cut ahead was cut for the old group
         if truth.was_behind:
             self.position = truth.position._replace(handed_out=own.handed_out, calls=own.calls)
-            self._void()
+        if truth.was_behind or self.handout is not None:
+            self._void()  # the present batch was cut for the old group, too
         if self.session.group.rank == 0:
             self.record_view(self.views.latest)
 
@@ -496,7 +660,6 @@ class Training:
     def _restart(self) -> None:
         """The loop goes on from the job's position, as if it had just come there."""
         self._is_void = self._teaming.is_cut_off = False
-        self.handout = None
         self.is_past = self._loop_epoch <= self.position.epoch
         self._snapshot.restore()
 
@@ -507,6 +670,7 @@ class Training:
         """Leaves the models and optimizers as if they had never been prepared."""
         for handle in self._handles:
             handle.remove()
+        self._batches.close()
         if self._checkpointer is not None:
             self._checkpointer.close()
         self._faults.close()
