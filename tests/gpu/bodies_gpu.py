@@ -36,6 +36,8 @@ class Case:
     scale: float = 1024.0
     sleeps: bool = False
     """Whether the model keeps the device busy while the host goes on."""
+    is_ahead: bool = False
+    """Whether the next batch is copied to the device before the present one is computed."""
     keeps_all: bool = True
     """Whether the parameters are kept after every step, or the last ones only."""
 
@@ -88,6 +90,17 @@ def flat_parameters(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().double().cpu().flatten() for p in model.parameters()])
 
 
+def on_device(loader: Any, device: torch.device, *, is_ahead: bool) -> Any:
+    """The batches, copied to the device: each when it is wanted, or one ahead."""
+    batches = ([tensor.to(device) for tensor in batch] for batch in loader)
+    following = next(batches) if is_ahead else None
+    for batch in batches:
+        present, following = (following, batch) if is_ahead else (batch, None)
+        yield present
+    if following is not None:
+        yield following
+
+
 def train(case: Case) -> Outcome:
     """A worker of the job."""
     gangline.init()
@@ -114,10 +127,10 @@ def _train(case: Case, device: torch.device, *, is_worker: bool) -> Outcome:
         )
     history, sizes = [], []
     for _ in range(case.epochs):
-        for x, y in loader:
+        for x, y in on_device(loader, device, is_ahead=case.is_ahead):
             optimizer.zero_grad()
             with torch.autocast(device.type, torch.float16) if case.half else nullcontext():
-                loss = F.cross_entropy(model(x.to(device)), y.to(device))
+                loss = F.cross_entropy(model(x), y)
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()

@@ -76,6 +76,13 @@ def test_the_gradient_is_one_process_s_when_workers_share_a_gpu(
     check_exact(worker_pool, case, transport=transport)
 
 
+def test_the_gradient_is_one_process_s_when_batches_are_copied_ahead(
+    worker_pool: WorkerPool,
+) -> None:
+    case = Case(devices=(GPU, GPU), shares=(3.0, 1.0), dtype=torch.float64, is_ahead=True)
+    check_exact(worker_pool, case)
+
+
 def test_the_gradient_is_one_process_s_when_gloo_joins_cpu_and_gpu(worker_pool: WorkerPool) -> None:
     case = Case(devices=(CPU, GPU), shares=(1.0, 3.0), dtype=torch.float64)
     check_exact(worker_pool, case, transport="gloo")
