@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from gangline.collectives import SoloGroup, meet
+from gangline.runtime import sample_state
 from gangline.runtime.agreement import Agreed, Statement
 from gangline.runtime.backward import has_closure
 from gangline.runtime.buffers import Buffers
+from gangline.runtime.by_hand import check_windows, refuse_other_optimizers
 from gangline.runtime.checkpoint_state import RandomNumbers
 from gangline.runtime.faults import Faults
 from gangline.runtime.gradient_checks import check_sizes
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from gangline.runtime.prepared import Prepared
     from gangline.runtime.regroup import Truth
     from gangline.runtime.resuming import Start
+    from gangline.runtime.sample_state import SampleState
     from gangline.runtime.teamwork import Teamwork
     from gangline.runtime.views import Adoption, ViewSchedule
     from gangline.spec.sync import Sync
@@ -103,6 +106,9 @@ class Training:
                 optimizer.register_step_post_hook(self._after_step),
             )
         ]
+        if not prepared.optimizers:
+            self._handles.append(refuse_other_optimizers(prepared.models))
+        sample_state.watch(self)
 
     # --- the loader's side -----------------------------------------------------------------------
 
@@ -252,6 +258,16 @@ class Training:
                 return result
         return exchange(SoloGroup())
 
+    def may_write(self, state: SampleState) -> bool:
+        """Whether what the loop writes into a table counts: in a ghost it does not."""
+        sample_state.check_write(
+            state,
+            self._buffers.tables,
+            is_in_batch=self.handout is not None,
+            is_late=self._gradients.num_exchanged > 0,
+        )
+        return self.handout is not None and self.handout.samples > 0
+
     # --- backward passes -------------------------------------------------------------------------
 
     @property
@@ -291,6 +307,7 @@ class Training:
 
     def no_sync(self) -> Any:
         """A context in which backward passes add up locally."""
+        check_windows(self.prepared)
         return self._gradients.paused()
 
     def _exchange(self, handout: Handout) -> None:
@@ -482,6 +499,7 @@ class Training:
         self._gradients.reset()
         self._buffers.settle()
         self.views.restart(view, truth.position.step)
+        self._buffers.ahead = self._snapshot.ahead if truth.was_behind else self._buffers.copies()
         if truth.was_behind:
             self.position = truth.position._replace(handed_out=own.handed_out, calls=own.calls)
             self._void()
@@ -507,6 +525,7 @@ class Training:
         """Leaves the models and optimizers as if they had never been prepared."""
         for handle in self._handles:
             handle.remove()
+        sample_state.watch(None)
         if self._checkpointer is not None:
             self._checkpointer.close()
         self._faults.close()
