@@ -248,6 +248,8 @@ class Training:
                 if self.position.step > step and place not in self._membership.results:
                     break  # the others made this call so long ago that nobody remembers its result
                 continue
+            if self._is_void and self.handout and place not in self._membership.results:
+                break  # nothing of this attempt counts: the call is made when the batch comes again
             try:
                 result = self._membership.call(place, exchange)
             except ExchangeError as error:
@@ -450,8 +452,8 @@ class Training:
     # --- losing and finding each other -----------------------------------------------------------
 
     def _recover(self) -> None:
-        if self.handout is not None and self._gradients.num_exchanged > self.position.phase:
-            self._void()  # a gradient was exchanged, but not applied: it is lost with the group
+        if self.handout is not None:
+            self._void()  # it was cut for the lost group; passes that were applied are not done again
         self._faults.reach("regroup", self.position.step)
         if self._teaming.come_over():
             self.position = Position.at_start()
