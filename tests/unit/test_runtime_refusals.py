@@ -196,7 +196,7 @@ LOADERS = {
     ),
     "calling subclass": (
         lambda: Sampling(DATA, batch_size=4),
-        r"a Sampling, which has its own _get_iterator: .*gangline\.batches.*batch = sampling\(index\)",
+        r"a Sampling, which has its own _get_iterator: .*gangline\.batches.*batch = loader\(index\)",
     ),
     "iterable": (
         lambda: DataLoader(Stream(), batch_size=4),

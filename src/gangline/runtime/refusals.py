@@ -172,7 +172,7 @@ def _check_subclass(loader: DataLoader[object]) -> None:
         recipe = (
             "if it makes a batch from indices when it is called, as PyG's loaders do, prepare "
             "gangline.batches(length, global_batch=…) instead and call it in the loop: "
-            f"for index in batches: batch = {name[:1].lower()}{name[1:]}(index)"
+            "for index in batches: batch = loader(index)"
         )
     raise UnsupportedError(
         f"the loader is a {name}, which has its own {', '.join(own)}: it cannot be rebuilt for unequal "
