@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from gangline.spec.errors import GanglineError as GanglineError
 
 if TYPE_CHECKING:
+    from gangline.runtime.api import SampleState as SampleState
+    from gangline.runtime.api import batches as batches
     from gangline.runtime.api import epochs as epochs
     from gangline.runtime.api import evaluate as evaluate
     from gangline.runtime.api import init as init
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _API = (
+    "SampleState",
+    "batches",
     "epochs",
     "evaluate",
     "init",

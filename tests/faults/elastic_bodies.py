@@ -100,7 +100,7 @@ class Parts:
                     parameter.register_hook(lambda gradient: gradient * self.exaggeration)
         return gangline.prepare(
             *objects,
-            global_batch=self.setup.batch,
+            global_batch=None if self.setup.loop == "bucketed" else self.setup.batch,
             accumulate=self.setup.accumulate,
             allocation=self.setup.allocation,
             stateful=stateful,
@@ -380,6 +380,125 @@ def gan(parts: Parts) -> dict[str, Any]:
             F.softplus(-discriminator(fake)[:, 0]).mean().backward()
             opt_g.step()
     return describe([generator, discriminator], [opt_g, opt_d])
+
+
+def by_hand(parts: Parts) -> dict[str, Any]:
+    """No optimizer: decay and momentum are written out, and the loss is told after the update."""
+    model = mlp()
+    moments = Moments(model)
+    model, loader = parts.prepare(model, parts.loader(), stateful=(moments,))
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            with torch.no_grad():
+                for parameter, moment in zip(model.parameters(), moments.values, strict=True):
+                    moment.mul_(0.9).add_(parameter.grad + 0.01 * parameter)
+                    parameter -= 0.2 * moment
+                    parameter.grad = None
+            if not parts.is_alone:
+                gangline.mean(loss, weight=len(y))
+        parts.validate(model)
+    return describe([model], [])
+
+
+class Moments:
+    """What a loop keeps of its own for its updates."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.values = [torch.zeros_like(parameter) for parameter in model.parameters()]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": self.values}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for value, kept in zip(self.values, state["values"], strict=True):
+            value.copy_(kept)
+
+
+class Reader(nn.Module):
+    """A GRU that reads columns of numbers chunk by chunk, and goes on with each where it ended."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.cell = nn.GRU(1, 5)
+        self.head = nn.Linear(5, 1)
+        self.state = gangline.SampleState(columns, 5)
+
+    def forward(self, x: Tensor, columns: list[int]) -> Tensor:
+        output, hidden = self.cell(x.unsqueeze(-1), self.state[columns].unsqueeze(0))
+        self.state[columns] = hidden[0]
+        return self.head(output).squeeze(-1)
+
+
+def carried(parts: Parts) -> dict[str, Any]:
+    """Hidden states go on from step to step, and their columns from worker to worker."""
+    columns, chunks, chunk = parts.setup.batch, parts.setup.samples // parts.setup.batch, 3
+    generator = torch.Generator().manual_seed(8)
+    text = torch.randn(chunks * chunk + 1, columns, generator=generator)
+    model = Reader(columns)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    loader = gangline.batches(chunks * columns, global_batch=columns)
+    model, optimizer, loader = parts.prepare(model, optimizer, loader)
+    for _ in parts.epochs():
+        model.state.reset()
+        for index, _, _ in parts.batches((index, None, None) for index in loader):
+            mine = [i % columns for i in index]
+            start = index[0] // columns * chunk
+            rows = slice(start, start + chunk), slice(start + 1, start + 1 + chunk)
+            x, y = (text[part][:, mine] for part in rows)
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x, mine), y)
+            loss.backward()
+            optimizer.step()
+            if not parts.is_alone:
+                gangline.mean(loss, weight=len(mine))
+    return describe([model], [optimizer])
+
+
+class Buckets:
+    """A batch sampler whose batches have many sizes."""
+
+    def __init__(self, setup: Setup) -> None:
+        generator = torch.Generator().manual_seed(9)
+        order = torch.randperm(setup.samples, generator=generator)
+        self.batches = [part.tolist() for part in order.split([10, 3, 1, 12, 9, 11])]
+
+    def __iter__(self) -> Any:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+def bucketed(parts: Parts) -> dict[str, Any]:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    loader = DataLoader(parts.loader().dataset, batch_sampler=Buckets(parts.setup))
+    model, optimizer, loader = parts.prepare(model, optimizer, loader)
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
+def baseline(parts: Parts) -> dict[str, Any]:
+    """Every step uses a mean over all workers before its backward pass."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            losses = F.cross_entropy(model(x), y, reduction="none")
+            level = float(losses.detach().mean())
+            if not parts.is_alone:
+                level = gangline.mean(level, weight=len(y))
+            (losses * (losses.detach() - level)).mean().backward()
+            optimizer.step()
+    return describe([model], [optimizer])
 
 
 def describe(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from gangline.runtime import api
 from gangline.runtime.handshake import Introduction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 FEATURES = 5
@@ -75,6 +75,8 @@ class Run:
     num_workers: int = 0
     width: int = 4
     accumulate: int = 1
+    carries: bool = False
+    """Every sample's score is carried from epoch to epoch."""
 
 
 @dataclass
@@ -98,6 +100,8 @@ class Net(nn.Module):
         self.second = nn.Linear(run.width, 1)
         self.dropout = nn.Dropout(run.dropout)
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        if run.carries:
+            self.kept = gangline.SampleState(run.samples, 1)
         self.double()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -106,11 +110,23 @@ class Net(nn.Module):
         return self.second(self.dropout(torch.tanh(self.first(x))))
 
 
+class Uneven:
+    """A batch sampler whose batches have four sizes, drawn anew every epoch."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (part.tolist() for part in torch.randperm(23).split([6, 8, 2, 7]))
+
+    def __len__(self) -> int:
+        return 4
+
+
 def loader_of(run: Run) -> DataLoader[Any]:
     data = Problem(run.samples)
     if run.order == "drawn":
         sampler = WeightedRandomSampler([1.0] * run.samples, run.samples, replacement=False)
         return DataLoader(data, batch_size=run.batch, sampler=sampler)
+    if run.order == "batched":
+        return DataLoader(data, batch_sampler=Uneven())
     return DataLoader(
         data,
         batch_size=run.batch,
@@ -150,7 +166,11 @@ def train(run: Run, on_batch: Callable[[int], None] = lambda count: None) -> Out
                 return _outcome(model, used, optimizer)
             used.append((epoch, index.tolist()))
             optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), y).backward()
+            scores = model(x)
+            if run.carries:
+                scores = scores + model.kept[index]
+                model.kept[index] = scores / 2
+            nn.functional.mse_loss(scores, y).backward()
             optimizer.step()
         scheduler.step()
     return _outcome(model, used, optimizer)

@@ -39,7 +39,7 @@ def assert_same_end(one: Outcome, other: Outcome) -> None:
     assert one.average == other.average
 
 
-@pytest.mark.parametrize("order", ["sequential", "shuffled", "drawn"])
+@pytest.mark.parametrize("order", ["sequential", "shuffled", "drawn", "batched"])
 @pytest.mark.parametrize("stop_after", [3, 4, 6])  # in mid-epoch, at its end, in the next one
 def test_a_resumed_run_equals_an_uninterrupted_one(
     order: str, stop_after: int, tmp_path: Path
@@ -50,6 +50,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     second = train(replace(run, resume=True))
     assert_same_end(second, whole)
     assert first.used + second.used == whole.used, "each sample once, in the same order"
+
+
+def test_states_that_are_carried_are_part_of_a_checkpoint(tmp_path: Path) -> None:
+    whole = train(Run(folder=None, carries=True))
+    assert whole.state["kept.values"].all()
+    run = Run(folder=tmp_path / "kept", carries=True, every=1)
+    train(replace(run, stop_after=6))
+    assert_same_end(train(replace(run, resume=True)), whole)
 
 
 @pytest.mark.parametrize("every", [2, 3])

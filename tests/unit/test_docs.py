@@ -101,7 +101,8 @@ def test_the_reference_explains_every_parameter(name: str) -> None:
     for parameter in inspect.signature(getattr(gangline, name)).parameters.values():
         assert re.search(rf"\b{parameter.name}\b", text), parameter.name
         if isinstance(parameter.default, str | int | float):
-            shown = re.escape(json.dumps(parameter.default))
+            is_bool = isinstance(parameter.default, bool)
+            shown = re.escape(str(parameter.default) if is_bool else json.dumps(parameter.default))
             assert re.search(rf"\b{parameter.name}: [^=]*= {shown}", text), parameter
 
 

@@ -64,18 +64,138 @@ def test_a_scheduler_among_the_objects_is_sent_to_stateful() -> None:
     refuse(model, optimizer, loader, scheduler, match=match)
 
 
+EVERYTHING = r"model, optimizer, loader = gangline\.prepare\(model, optimizer, loader\)"
+
+
 @pytest.mark.parametrize(
-    ("chosen", "found"),
-    [([0, 1], "1, 1 and 0"), ([0, 2], "1, 0 and 1"), ([1, 2], "0, 1 and 1"), ([], "0, 0 and 0")],
+    ("chosen", "match"),
+    [
+        (
+            [0, 1],
+            rf"given no DataLoader\. .*{EVERYTHING}.*gangline\.batches\(length, global_batch=…\)",
+        ),
+        ([1, 2], rf"given no model\. Call it with everything that takes part: {EVERYTHING}$"),
+        ([], rf"given no model and no DataLoader\. .*{EVERYTHING}"),
+    ],
+    ids=["loader", "model", "everything"],
 )
-def test_what_is_missing_is_said(chosen: list[int], found: str) -> None:
+def test_what_is_missing_is_said_with_the_corrected_call(chosen: list[int], match: str) -> None:
     everything = parts()
-    match = rf"at least one model.*it was given {found}\..*gangline\.evaluate\(loader\)"
     refuse(*[everything[index] for index in chosen], match=match)
 
 
-def test_a_second_loader_is_refused() -> None:
-    refuse(*parts(), DataLoader(samples(), batch_size=2), match=r"exactly one.*given 1, 1 and 2")
+def test_the_corrected_call_names_as_many_objects_as_were_given() -> None:
+    (model, optimizer, _), (other, _, _) = parts(), parts()
+    refuse(model, other, optimizer, match=r"prepare\(model_1, model_2, optimizer, loader\)")
+
+
+def test_a_second_loader_is_refused_with_the_ways_to_read_two() -> None:
+    match = (
+        r"given 2 DataLoaders: .*gangline\.evaluate\(loader\).*\(zip\).*pairs.*gangline\.batches"
+    )
+    refuse(*parts(), DataLoader(samples(), batch_size=2), match=match)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: nn.Parameter(torch.zeros(2)), r"given a Parameter: .*nn\.ParameterList"),
+        (lambda: [nn.Linear(1, 1)], r"given a list: .*one by one, gangline\.prepare\(\*items\)"),
+        (samples, r"given a TensorDataset: .*DataLoader\(data, batch_size="),
+        (lambda: iter([]), r"given a list_iterator: .*gangline\.batches\(length, global_batch=…\)"),
+    ],
+    ids=["parameter", "list", "data set", "iterator"],
+)
+def test_other_objects_are_refused_with_what_to_give_instead(make: Any, match: str) -> None:
+    model, optimizer, loader = parts()
+    refuse(model, optimizer, loader, make(), match=match)
+
+
+# --- loops without a DataLoader or an optimizer ------------------------------------------------------
+
+
+def test_batches_are_lists_of_indices_before_and_after_prepare() -> None:
+    model, optimizer, _ = parts()
+    loader = gangline.batches(10, global_batch=4)
+    assert list(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    *_, prepared = gangline.prepare(model, optimizer, loader)
+    assert list(prepared) == list(loader)
+    assert len(prepared) == 3
+
+
+def test_batches_take_the_options_of_a_data_loader() -> None:
+    def generator() -> torch.Generator:
+        return torch.Generator().manual_seed(1)
+
+    shuffled = list(gangline.batches(10, global_batch=4, shuffle=True, generator=generator()))
+    expected = DataLoader(range(10), batch_size=4, shuffle=True, generator=generator())
+    assert shuffled == [batch.tolist() for batch in expected]
+    drawn = gangline.batches(10, global_batch=2, sampler=[7, 7, 3], drop_last=True)
+    assert list(drawn) == [[7, 7]]
+    assert list(gangline.evaluate(gangline.batches(5, global_batch=4))) == [[0, 1, 2, 3], [4]]
+
+
+@pytest.mark.parametrize(
+    ("length", "options", "match"),
+    [
+        (0, {"global_batch": 2}, r"length is a number of samples, at least 1, not 0"),
+        (samples(), {"global_batch": 2}, r"length is a number of samples.*batches\(len\(data\)"),
+        (4, {"global_batch": 0}, r"global_batch is a number of samples, at least 1, not 0"),
+        (4, {"global_batch": 2, "sampler": [1], "shuffle": True}, r"leave out shuffle="),
+    ],
+)
+def test_batches_that_cannot_be_are_refused(length: Any, options: Any, match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        gangline.batches(length, **options)
+
+
+def test_batches_need_no_init() -> None:
+    api.shutdown()
+    assert list(gangline.batches(2, global_batch=2)) == [[0, 1]]
+
+
+def test_an_optimizer_that_was_kept_from_prepare_is_refused() -> None:
+    model, optimizer, loader = parts()
+    gangline.prepare(model, loader)
+    with pytest.raises(UsageError, match=r"a SGD optimizer updates the prepared model.*prepare\("):
+        step(model, optimizer, torch.float32)
+    other, free, _ = parts()
+    step(other, free, torch.float32)  # of a model that is nobody's business
+    api.shutdown()
+    step(model, optimizer, torch.float32)
+
+
+def test_windows_of_ones_own_are_refused_without_an_optimizer() -> None:
+    model, _, loader = parts()
+    gangline.prepare(model, loader)
+    with pytest.raises(UnsupportedError, match=r"no_sync\(\) needs an optimizer.*accumulate=k"):
+        gangline.no_sync()
+
+
+def test_groups_at_their_own_pace_are_refused_without_an_optimizer() -> None:
+    model, _, loader = parts()
+    match = r"with sync='none' there must be an optimizer.*or train with sync='full'"
+    refuse(model, loader, sync="none", match=match)
+
+
+def test_groups_at_their_own_pace_are_refused_where_states_are_carried() -> None:
+    model, optimizer, loader = parts()
+    model.state = gangline.SampleState(12, 1)
+    refuse(model, optimizer, loader, sync="none", match=r"a model cannot have a SampleState")
+
+
+def test_a_table_of_states_is_a_plain_one_without_a_job() -> None:
+    api.shutdown()
+    state = gangline.SampleState(4, 2)
+    state[[1, 3]] = torch.ones(2, 2, requires_grad=True)
+    assert state.values.tolist() == [[0, 0], [1, 1], [0, 0], [1, 1]]
+    read = state[torch.tensor([3, 0])]
+    state.reset()
+    assert read.tolist() == [[1, 1], [0, 0]]
+    assert not state.values.any()
+    assert list(state.state_dict()) == ["values"]
+    with pytest.raises(UsageError, match=r"floating-point numbers, not torch\.int64"):
+        gangline.SampleState(4, dtype=torch.int64)
 
 
 @pytest.mark.parametrize(

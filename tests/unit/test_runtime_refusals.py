@@ -28,6 +28,7 @@ from torch.utils.data import (
 import gangline
 from gangline.runtime import api
 from gangline.runtime.order import SequentialOrder
+from gangline.runtime.prepared import Prepared
 from gangline.runtime.refusals import check_apart
 from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.spec.sync import parse_sync
@@ -124,12 +125,12 @@ def test_an_expanded_buffer_is_no_obstacle() -> None:
 # --- optimizers --------------------------------------------------------------------------------------
 
 
-def test_lbfgs_is_refused() -> None:
+def test_lbfgs_is_refused_when_it_accumulates_or_joins(monkeypatch: pytest.MonkeyPatch) -> None:
     model, _, loader = parts()
     optimizer = torch.optim.LBFGS(model.parameters())
-    refuse(
-        model, optimizer, loader, match=r"LBFGS evaluates the loss several.*first-order optimizer"
-    )
+    refuse(model, optimizer, loader, accumulate=2, match=r"LBFGS needs.*leave out accumulate=")
+    monkeypatch.setattr(api._job.session, "is_late", True)
+    refuse(model, optimizer, loader, match=r"LBFGS evaluates the loss several.*one worker")
 
 
 def test_an_optimizer_of_another_model_is_refused() -> None:
@@ -145,7 +146,18 @@ def test_an_optimizer_of_another_model_is_refused() -> None:
 
 
 class OwnLoader(DataLoader[Any]):
-    pass
+    def __iter__(self) -> Any:
+        return iter([])
+
+
+class Sampling(DataLoader[Any]):
+    """As PyG's NeighborLoader: it makes a batch from indices when called, and filters what it loads."""
+
+    def __call__(self, index: list[int]) -> list[int]:
+        return index
+
+    def _get_iterator(self) -> Any:
+        return super()._get_iterator()
 
 
 class Stream(IterableDataset[int]):
@@ -159,18 +171,32 @@ class Unsized(Dataset[int]):
 
 
 class Pairs(Sampler[list[int]]):
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter([[0, 1], [2, 3]])
+    """A batch sampler that draws what it is told to, and says that it draws two batches."""
+
+    def __init__(self, *batches: Any) -> None:
+        self.batches = batches or ([0, 1], [2, 3])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
 
     def __len__(self) -> int:
         return 2
+
+
+class Unending(Pairs):
+    def __len__(self) -> int:
+        raise ValueError("the number of batches cannot be known")
 
 
 DATA = samples()
 LOADERS = {
     "subclass": (
         lambda: OwnLoader(DATA, batch_size=4),
-        r"the loader is a OwnLoader; only a plain .*move the subclass's work into the data set",
+        r"the loader is a OwnLoader, which has its own __iter__: .*move the subclass's work into",
+    ),
+    "calling subclass": (
+        lambda: Sampling(DATA, batch_size=4),
+        r"a Sampling, which has its own _get_iterator: .*gangline\.batches.*batch = loader\(index\)",
     ),
     "iterable": (
         lambda: DataLoader(Stream(), batch_size=4),
@@ -180,13 +206,16 @@ LOADERS = {
         lambda: DataLoader(DATA, batch_size=None),
         r"batch_size=None, so it hands out single samples: set batch_size",
     ),
-    "batch sampler": (
-        lambda: DataLoader(DATA, batch_sampler=Pairs()),
-        r"batch sampler of its own \(Pairs\).*sampler= and the size by global_batch=",
+    "unsized batch sampler": (
+        lambda: DataLoader(DATA, batch_sampler=Unending()),
+        r"the batch sampler Unending has no usable __len__: .*sampler= and the size by global_batch=",
     ),
-    "plain batch sampler": (
-        lambda: DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 4, True)),
-        r"batch sampler of its own \(BatchSampler\).*sampler= and the size by global_batch=",
+    "distributed batch sampler": (
+        lambda: DataLoader(
+            DATA,
+            batch_sampler=BatchSampler(DistributedSampler(DATA, num_replicas=2, rank=0), 4, True),
+        ),
+        r"has a DistributedSampler: remove it",
     ),
     "distributed sampler": (
         lambda: DataLoader(
@@ -217,6 +246,49 @@ def test_evaluation_loaders_that_cannot_be_cut_are_refused(kind: str) -> None:
     make, match = LOADERS[kind]
     with pytest.raises(UnsupportedError, match=match):
         gangline.evaluate(make())
+
+
+def test_a_subclass_that_only_chooses_its_parts_is_taken() -> None:
+    class Collating(DataLoader[Any]):
+        def __init__(self, data: Any) -> None:
+            super().__init__(data, batch_size=4, collate_fn=len)
+
+    model, optimizer, _ = parts()
+    *_, loader = gangline.prepare(model, optimizer, Collating(DATA))
+    assert list(loader) == [4, 4, 4]
+    assert list(gangline.evaluate(Collating(DATA))) == [4, 4, 4]
+
+
+@pytest.mark.parametrize("option", ["global_batch", "max_share"])
+def test_options_that_contradict_a_batch_sampler_are_refused(option: str) -> None:
+    model, optimizer, _ = parts()
+    loader = DataLoader(DATA, batch_sampler=Pairs())
+    match = rf"{option}=4.*batch sampler Pairs.*eave out {option}="
+    refuse(model, optimizer, loader, match=match, kind=UsageError, **{option: 4})
+
+
+@pytest.mark.parametrize(
+    ("batches", "match"),
+    [
+        (([0], [1], [2]), r"Pairs drew more batches, and its __len__ says 2: make the two agree"),
+        (([0],), r"Pairs drew 1 batches, and its __len__ says 2"),
+        (([0], []), r"Pairs drew an empty batch"),
+        (([0], ["one"]), r"Pairs drew \['one'\]: only batches of whole numbers"),
+    ],
+    ids=["more", "fewer", "empty", "names"],
+)
+def test_batches_that_cannot_be_used_are_reported(batches: Any, match: str) -> None:
+    model, optimizer, _ = parts()
+    loader = DataLoader(DATA, batch_sampler=Pairs(*batches))
+    *_, loader = gangline.prepare(model, optimizer, loader)
+    with pytest.raises(UsageError, match=match):
+        list(loader)
+
+
+def test_a_batch_sampler_is_refused_where_groups_train_at_their_own_pace() -> None:
+    model, optimizer, _ = parts()
+    loader = DataLoader(DATA, batch_sampler=Pairs())
+    refuse(model, optimizer, loader, sync="none", match=r"cannot be batches drawn by Pairs")
 
 
 def test_an_empty_data_set_is_refused() -> None:
@@ -279,9 +351,14 @@ def test_plain_orders_are_taken_where_groups_train_at_their_own_pace(shuffle: bo
 
 
 def test_torchs_transports_are_refused_where_groups_train_at_their_own_pace() -> None:
+    model, optimizer, _ = parts()
+    apart, whole = (
+        Prepared(models=[model], optimizers=[optimizer], stateful=(), sync=parse_sync(sync))
+        for sync in ("flexible", "full")
+    )
     with pytest.raises(UnsupportedError, match="over the transport wire or wire-tcp"):
-        check_apart(parse_sync("flexible"), SequentialOrder(4), is_elastic=False)
-    check_apart(parse_sync("full"), SequentialOrder(4), is_elastic=False)
+        check_apart(apart, SequentialOrder(4), is_elastic=False)
+    check_apart(whole, SequentialOrder(4), is_elastic=False)
 
 
 def test_an_evaluation_that_draws_is_refused_where_groups_train_at_their_own_pace(

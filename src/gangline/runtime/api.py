@@ -14,17 +14,20 @@ import torch
 from torch import Tensor
 
 from gangline.runtime import backward
+from gangline.runtime.batches import index_loader
 from gangline.runtime.checkpoint import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
 from gangline.runtime.loader import evaluation_loader
-from gangline.runtime.order import DrawnOrder, ShuffledOrder, order_of
+from gangline.runtime.loader_order import loader_order
+from gangline.runtime.order import DrawnOrder, ShuffledOrder
 from gangline.runtime.preparation import Options, set_up
 from gangline.runtime.refusals import check_loader
+from gangline.runtime.sample_state import SampleState as SampleState
 from gangline.runtime.session import Session, open_session
 from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch.utils.data import DataLoader
 
@@ -258,11 +261,7 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
     """
     check_loader(loader)
     session = _session()
-    order = order_of(
-        loader.sampler,
-        length=len(loader.dataset),  # type: ignore[arg-type]
-        seed=0,
-    )
+    order = loader_order(loader, seed=0)
     whole = _whole()
     if whole is not None and isinstance(order, DrawnOrder):
         raise UnsupportedError(
@@ -282,6 +281,37 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
             after = view.whole.samples - view.whole.first_sample - sum(shares)
             shares, own_rank = (view.whole.first_sample, *shares, max(0, after)), own_rank + 1
     return evaluation_loader(loader, indices, shares=shares, rank=own_rank)
+
+
+def batches(
+    length: int,
+    *,
+    global_batch: int,
+    shuffle: bool = False,
+    sampler: Iterable[int] | None = None,
+    generator: torch.Generator | None = None,
+    drop_last: bool = False,
+) -> DataLoader[list[int]]:
+    """A loader whose batches are lists of indices, for loops that have no DataLoader of their own.
+
+    Give it to `prepare` as any other loader, and index the data by what it hands out:
+
+        loader = gangline.batches(len(x), global_batch=64, shuffle=True)
+        model, optimizer, loader = gangline.prepare(model, optimizer, loader)
+        for index in loader:
+            loss = F.mse_loss(model(x[index]), y[index])
+
+    `shuffle`, `sampler`, `generator` and `drop_last` are those of a DataLoader, which it is: without
+    `prepare` it hands out whole batches.
+    """
+    return index_loader(
+        length,
+        global_batch=global_batch,
+        shuffle=shuffle,
+        sampler=sampler,
+        generator=generator,
+        drop_last=drop_last,
+    )
 
 
 def _agree_on_order(exchange: Callable[[Group], Tensor], key: tuple[str, int]) -> Tensor:

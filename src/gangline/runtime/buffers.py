@@ -2,7 +2,8 @@
 """Keeps the models' buffers together: running statistics are averaged by share.
 
 Constant buffers (masks, tables of positions) never travel: only what changed since the last exchange
-does. Integer buffers count the same steps on all workers and are left alone.
+does. Integer buffers count the same steps on all workers and are left alone. What is kept per sample
+(`SampleState`) is brought together, not averaged.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gangline.runtime.sample_state import SampleState, tables_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -24,7 +27,10 @@ class Buffers:
     def __init__(self, models: Sequence[nn.Module]) -> None:
         self._watched: list[tuple[dict[str, Tensor | None], str, str]] = []
         """By owner and name, as a forward pass may assign a new tensor; with the tell-tale's name."""
-        seen: set[int] = set()
+        self.tables = tables_of(models)
+        self.ahead: list[Tensor] = []
+        """The tables after the passes of the present step that are done: for who runs them again."""
+        seen = {id(table.values) for table in self.tables}
         for model in models:
             for module in model.modules():
                 for name, buffer in module._buffers.items():
@@ -39,11 +45,12 @@ class Buffers:
         return [_present(owner, name) for owner, name, _ in self._watched]
 
     def changed(self) -> bytes:
-        """One byte per buffer: 1 where it changed since the last `settle`."""
-        return bytes(
+        """One byte per buffer and table: 1 where it changed since the last `settle`."""
+        buffers = bytes(
             old is not new or before != after
             for (old, before), (new, after) in zip(self._marks, self._mark(), strict=True)
         )
+        return buffers + bytes(table.is_written for table in self.tables)
 
     def settle(self) -> None:
         """What the buffers hold now is the same on all workers."""
@@ -54,24 +61,42 @@ class Buffers:
         return [(tale, tale._version) for tale in tales]
 
     def collect(self, chosen: Sequence[bool | int], weight: float) -> Tensor:
-        """The chosen buffers, weighted, in one flat tensor of double precision."""
+        """The chosen buffers, weighted, and tables, in one flat tensor of double precision."""
         parts = [
             buffer.detach().reshape(-1).double().cpu() * weight
-            for buffer, take in zip(self.all, chosen, strict=True)
+            for buffer, take in zip(self.all, chosen, strict=False)
             if take
         ]
         if weight == 0:  # a ghost's statistics may be anything, and 0 * inf is not 0
             parts = [torch.zeros_like(part) for part in parts]
+        parts += [table.contribution() for table in self._chosen_tables(chosen)]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def restore(self, chosen: Sequence[bool | int], flat: Tensor) -> None:
         """Writes the averages back. (`.data`: a graph that still needs the buffer stays valid.)"""
         start = 0
-        for buffer, take in zip(self.all, chosen, strict=True):
+        for buffer, take in zip(self.all, chosen, strict=False):
             if take:
                 values = flat[start : start + buffer.numel()].view_as(buffer)
                 buffer.data.copy_(values)
                 start += buffer.numel()
+        for table in self._chosen_tables(chosen):
+            table.take_over(flat[start : start + table.num_sent])
+            start += table.num_sent
+
+    def copies(self) -> list[Tensor]:
+        """The tables as they are now."""
+        return [table.values.clone() for table in self.tables]
+
+    def catch_up(self) -> None:
+        """The present pass was done before: so was what it brings into the tables."""
+        for table, values in zip(self.tables, self.ahead, strict=False):
+            table.become(values)
+        self.ahead = []
+
+    def _chosen_tables(self, chosen: Sequence[bool | int]) -> list[SampleState]:
+        flags = chosen[len(self._watched) :]
+        return [table for table, take in zip(self.tables, flags, strict=True) if take]
 
 
 def checksum(flags: bytes) -> int:

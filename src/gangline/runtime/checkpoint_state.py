@@ -29,6 +29,7 @@ def capture(prepared: Prepared, snapshot: Snapshot, results: Results) -> Content
     """Copies everything that training would go on to change."""
     exported = snapshot.export()
     del exported["parameters"]  # the models' own files have them, under their names
+    del exported["tables"]  # they are among the buffers
     exported["orders"] = {key: value for key, value in results.items() if key[0] == "order"}
     exported["random"] = _random_state(prepared.models)
     document, tensors = pack_state(exported)
@@ -49,6 +50,7 @@ def restore(prepared: Prepared, snapshot: Snapshot, contents: Contents) -> dict[
             for index, model in enumerate(prepared.models)
             for name, _ in model.named_parameters()
         ]
+        exported["tables"] = []
         rest = {"orders": exported.pop("orders"), "random": exported.pop("random")}
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise LogError(f"a state is not what this gangline writes: {error!r}") from error

@@ -460,6 +460,7 @@ class Gradients:
     def _drop(self) -> None:
         """This pass was exchanged and applied before: its gradients must not count again."""
         self._phase += 1
+        self._buffers.catch_up()
         self._clear()
 
     def _clear(self) -> None:

@@ -37,10 +37,18 @@ class Handout(NamedTuple):
     """Samples of the whole window, on this worker."""
     total: int
     """Samples of the whole window, over all workers."""
+    usual_share: int | None = None
+    """This worker's share of a window of the usual size, where this one was drawn with its own."""
 
     @property
     def samples(self) -> int:
         return self.stop - self.start
+
+    def told(self, compute_s: float) -> tuple[int, float]:
+        """The share and what it cost, as the coordinator compares them: for windows of one size."""
+        if self.usual_share is None or self.share == 0:
+            return self.share, compute_s
+        return self.usual_share, compute_s * self.usual_share / self.share
 
     @property
     def is_update(self) -> bool:

@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
+from gangline.planning.ragged import cut_shares
+from gangline.runtime.drawn_batches import BatchedIndices, DrawnBatches, window_stop
 from gangline.runtime.handout import Handout, cut_window, num_steps
+from gangline.runtime.loader_order import batching_of
 
 if TYPE_CHECKING:
     from gangline.collectives import Group
@@ -96,6 +100,8 @@ class ShareSampler:
 
     @property
     def steps_per_epoch(self) -> int:
+        if isinstance(self._order, DrawnBatches):
+            return self._order.length
         return num_steps(
             self._order.length, global_batch=self._global_batch, drop_last=self._drop_last
         )
@@ -103,11 +109,10 @@ class ShareSampler:
     def __len__(self) -> int:
         return self.steps_per_epoch * self._num_micros
 
-    @property
-    def _usable_length(self) -> int:
+    def _usable_length(self, indices: Sequence[int]) -> int:
         """How many samples of the order are used."""
-        rest = self._order.length % self._global_batch if self._drop_last else 0
-        return self._order.length - rest
+        rest = len(indices) % self._global_batch if self._drop_last else 0
+        return len(indices) - rest
 
     def __iter__(self) -> Iterator[list[int]]:
         """From where the loop has fetched to, to the end of the epoch."""
@@ -119,8 +124,8 @@ class ShareSampler:
             view, rank = self._plan.view_for(step)
             if rank is None:
                 return
-            stop = start + view.global_batch
-            stop = self._plan.reach(start, stop, length=self._usable_length)
+            stop = window_stop(indices, start, view.global_batch)
+            stop = self._plan.reach(start, stop, length=self._usable_length(indices))
             if stop <= start:
                 return
             cut = Window(position.epoch, step, start, stop)
@@ -150,6 +155,7 @@ class ShareSampler:
                 window_stop=stop,
                 share=pieces[-1][1] - pieces[0][0],
                 total=stop - start,
+                usual_share=view.shares[rank] if isinstance(self._order, DrawnBatches) else None,
             )
             for micro, (low, high) in enumerate(pieces)
         ]
@@ -266,10 +272,22 @@ def evaluation_loader(
     loader: DataLoader[Any], indices: Sequence[int], *, shares: Sequence[int], rank: int
 ) -> DataLoader[Any]:
     """This worker's part of an evaluation data set: every sample is somebody's, exactly once."""
+    if isinstance(indices, BatchedIndices):
+        return rebuild(loader, _cut_batches(indices, shares, rank))
     start = len(indices) * sum(shares[:rank]) // sum(shares)
     stop = len(indices) * sum(shares[: rank + 1]) // sum(shares)
-    assert loader.batch_size is not None  # check_loader refuses loaders without a batch size
-    return rebuild(loader, BatchSampler(indices[start:stop], loader.batch_size, drop_last=False))
+    size = batching_of(loader).batch_size
+    return rebuild(loader, BatchSampler(indices[start:stop], size, drop_last=False))
+
+
+def _cut_batches(indices: BatchedIndices, shares: Sequence[int], rank: int) -> list[list[int]]:
+    """This worker's part of each batch, where it has one."""
+    parts = []
+    for low, high in pairwise([0, *indices.stops]):
+        sizes = cut_shares(high - low, shares)
+        start = low + sum(sizes[:rank])
+        parts.append(indices[start : start + sizes[rank]])
+    return [part for part in parts if part]
 
 
 def order_seed(loader: DataLoader[Any]) -> int:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.data import DataLoader
 
 import gangline
 from gangline.emulation.pacing import Pacer, pace
@@ -22,9 +21,10 @@ from gangline.runtime.handshake import Introduction, compare, copy_state, copy_t
 from gangline.runtime.instruments import Instruments
 from gangline.runtime.layout import Layout, build_layout
 from gangline.runtime.loader import ShareLoader, ShareSampler, order_seed, rebuild
+from gangline.runtime.loader_order import Batching, batching_of, check_batching, loader_order
 from gangline.runtime.messages import Ready
 from gangline.runtime.metrics import MetricsProbe
-from gangline.runtime.order import Order, order_of
+from gangline.runtime.objects import sort_objects
 from gangline.runtime.prepared import Prepared
 from gangline.runtime.refusals import (
     check_apart,
@@ -46,7 +46,10 @@ from gangline.spec.launch import check_non_finite
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from torch.utils.data import DataLoader
+
     from gangline.collectives import Group
+    from gangline.runtime.order import Order
     from gangline.spec.sync import Sync
 
 REDUCTIONS = ("mean", "sum")
@@ -103,9 +106,9 @@ class Request:
     prepared: Prepared
     loader: DataLoader[Any]
     options: Options
-    length: int
-    """Samples per epoch."""
+    batching: Batching
     global_batch: int
+    """Samples per update; about, where the loader's batches have sizes of their own."""
     minimum: int
     """The least share that is not 0."""
     allocation: str
@@ -114,7 +117,7 @@ class Request:
     @property
     def order(self) -> Order:
         """The epochs' order, but for its seed."""
-        return order_of(self.loader.sampler, length=self.length, seed=0)
+        return loader_order(self.loader, seed=0)
 
 
 def set_up(
@@ -123,7 +126,7 @@ def set_up(
     """The training, and the user's objects with the loader replaced."""
     request = _check(session, objects, options)
     is_elastic = session.client is None or session.client.is_elastic
-    check_apart(request.prepared.sync, request.order, is_elastic=is_elastic)
+    check_apart(request.prepared, request.order, is_elastic=is_elastic)
     layout = build_layout(request.prepared.models, request.prepared.optimizers)
     introduction = _introduce(request, layout)
     # Pacing comes first: its hooks must run before those that send the gradients.
@@ -184,18 +187,24 @@ def _first_step(start: Start | None) -> int:
 
 
 def _check(session: Session, objects: Sequence[Any], options: Options) -> Request:
-    models = [item for item in objects if isinstance(item, nn.Module)]
-    optimizers = [item for item in objects if isinstance(item, torch.optim.Optimizer)]
-    loaders = [item for item in objects if isinstance(item, DataLoader)]
-    _check_objects(objects, models, optimizers, loaders)
-    (loader,) = loaders
+    models, optimizers, loader = sort_objects(objects)
     check_models(models)
-    check_optimizers(optimizers, models)
+    check_optimizers(
+        optimizers,
+        models,
+        is_shared=session.group.size > 1 or session.is_late,
+        accumulate=options.accumulate,
+    )
     check_loader(loader)
-    length = len(loader.dataset)  # type: ignore[arg-type]
-    global_batch = loader.batch_size if options.global_batch is None else options.global_batch
-    assert global_batch is not None  # check_loader refuses loaders without a batch size
-    _check_batch(global_batch, session.group.size, length)
+    batching = batching_of(loader)
+    check_batching(
+        batching,
+        loader.batch_sampler,
+        global_batch=options.global_batch,
+        max_share=options.max_share,
+    )
+    global_batch = batching.batch_size if options.global_batch is None else options.global_batch
+    _check_batch(global_batch, session.group.size, batching.length)
     shares = options.shares or session.place.shares
     if shares is not None and not session.is_late:
         _check_shares(shares, session.group.size)
@@ -212,7 +221,7 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
         ),
         loader=loader,
         options=options,
-        length=length,
+        batching=batching,
         global_batch=global_batch,
         minimum=2 if has_batch_norm else 1,
         allocation=options.allocation or session.place.allocation or DEFAULT_ALLOCATION,
@@ -224,11 +233,11 @@ def _share(request: Request, training: Training, seed: int) -> ShareLoader:
     """The loader that hands out this worker's share."""
     loader = request.loader
     sampler = ShareSampler(
-        order_of(loader.sampler, length=request.length, seed=seed),
+        loader_order(loader, seed=seed),
         training,
         global_batch=request.global_batch,
         num_micros=request.options.accumulate,
-        drop_last=loader.drop_last,
+        drop_last=request.batching.drop_last,
         minimum=request.minimum,
     )
     return ShareLoader(
@@ -249,23 +258,6 @@ def _pace(models: Sequence[nn.Module], speed: float) -> Pacer | None:
             "out --speeds, or limit the GPU itself (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE)"
         )
     return pace(models, speed)
-
-
-def _check_objects(
-    objects: Sequence[Any], models: Sequence[Any], optimizers: Sequence[Any], loaders: Sequence[Any]
-) -> None:
-    strange = [item for item in objects if item not in [*models, *optimizers, *loaders]]
-    if strange:
-        raise UsageError(
-            f"prepare() was given a {type(strange[0]).__name__}: it takes models, optimizers and one "
-            "DataLoader; schedulers, scalers and other state go into stateful=[…]"
-        )
-    if not models or not optimizers or len(loaders) != 1:
-        raise UsageError(
-            "prepare() needs at least one model, at least one optimizer and exactly one DataLoader; "
-            f"it was given {len(models)}, {len(optimizers)} and {len(loaders)}. For evaluation data "
-            "use gangline.evaluate(loader)"
-        )
 
 
 def _check_batch(global_batch: int, workers: int, length: int) -> None:
@@ -293,14 +285,14 @@ def _check_batch_norm(global_batch: int, workers: int) -> None:
 
 
 def _introduce(request: Request, layout: Layout) -> Introduction:
-    options, loader = request.options, request.loader
+    options = request.options
     return Introduction(
         gangline_version=gangline.__version__,
         torch_version=torch.__version__.split("+")[0],
-        data_set_length=request.length,
+        data_set_length=request.batching.length,
         global_batch=request.global_batch,
         accumulate=options.accumulate,
-        drop_last=loader.drop_last,
+        drop_last=request.batching.drop_last,
         order=request.order.name,
         samples_per_epoch=request.order.length,
         reduction=options.reduction,
@@ -411,7 +403,7 @@ def _first_view(
             attempt=session.gathering,
             structure=session.place.structure,
             sync=request.prepared.sync,
-            must_stay=why_in_step(request.order, is_elastic=client.is_elastic),
+            must_stay=why_in_step(request.prepared, request.order, is_elastic=client.is_elastic),
             traits=introduction.traits(),
             gradient_bytes=_gradient_bytes(request.prepared.models),
         )

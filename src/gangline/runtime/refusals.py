@@ -9,18 +9,19 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from gangline.runtime.layout import optimizer_parameters
 from gangline.runtime.order import DrawnOrder
+from gangline.runtime.sample_state import tables_of
 from gangline.spec.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gangline.runtime.order import Order
-    from gangline.spec.sync import Sync
+    from gangline.runtime.prepared import Prepared
 
 
 def check_models(models: Sequence[nn.Module]) -> None:
@@ -52,16 +53,19 @@ def check_models(models: Sequence[nn.Module]) -> None:
 
 
 def check_optimizers(
-    optimizers: Sequence[torch.optim.Optimizer], models: Sequence[nn.Module]
+    optimizers: Sequence[torch.optim.Optimizer],
+    models: Sequence[nn.Module],
+    *,
+    is_shared: bool,
+    accumulate: int,
 ) -> None:
-    """Refuses optimizers that call the model themselves, or that train nothing of the models."""
+    """Refuses optimizers that train nothing of the models, and where the job `is_shared` by several
+    workers (also a job of one that somebody joins) those that call the model themselves.
+    """
     known = {id(parameter) for model in models for parameter in model.parameters()}
     for optimizer in optimizers:
         if isinstance(optimizer, torch.optim.LBFGS):
-            raise UnsupportedError(
-                "LBFGS evaluates the loss several times per step, each worker on its own share, and "
-                "would take different decisions on each: use a first-order optimizer"
-            )
+            _check_lbfgs(is_shared=is_shared, accumulate=accumulate)
         if not any(id(parameter) in known for parameter in optimizer_parameters(optimizer)):
             raise UsageError(
                 f"the {type(optimizer).__name__} optimizer trains no parameter of the given models: "
@@ -69,15 +73,39 @@ def check_optimizers(
             )
 
 
-def check_apart(sync: Sync, order: Order, *, is_elastic: bool) -> None:
+def _check_lbfgs(*, is_shared: bool, accumulate: int) -> None:
+    if is_shared:
+        raise UnsupportedError(
+            "LBFGS evaluates the loss several times per step, each worker on its own share, and would "
+            "take different decisions on each: use a first-order optimizer, or train with one worker"
+        )
+    if accumulate > 1:
+        raise UnsupportedError(
+            "LBFGS needs the loss of the whole batch at each evaluation: leave out accumulate="
+        )
+
+
+def check_apart(prepared: Prepared, order: Order, *, is_elastic: bool) -> None:
     """Refuses what groups that train at their own pace cannot share."""
-    reason = why_in_step(order, is_elastic=is_elastic)
-    if sync.is_relaxed and reason:
-        raise UnsupportedError(f"with sync={str(sync)!r} {reason}, or train with sync='full'")
+    reason = why_in_step(prepared, order, is_elastic=is_elastic)
+    if prepared.sync.is_relaxed and reason:
+        raise UnsupportedError(
+            f"with sync={str(prepared.sync)!r} {reason}, or train with sync='full'"
+        )
 
 
-def why_in_step(order: Order, *, is_elastic: bool) -> str:
+def why_in_step(prepared: Prepared, order: Order, *, is_elastic: bool) -> str:
     """Why groups cannot train at their own pace, and what to do about it; empty where they can."""
+    if not prepared.optimizers:
+        return (
+            "there must be an optimizer: what a loop keeps of its own for its updates cannot be "
+            "merged between groups. Give prepare() an optimizer"
+        )
+    if tables_of(prepared.models):
+        return (
+            "a model cannot have a SampleState: every group would carry states of its own. Reset the "
+            "state in every batch instead of carrying it"
+        )
     if isinstance(order, DrawnOrder):
         return (
             f"the order of the samples cannot be {order.name}: every group would draw an order of "
@@ -90,11 +118,7 @@ def why_in_step(order: Order, *, is_elastic: bool) -> str:
 
 def check_loader(loader: DataLoader[object]) -> None:
     """Refuses loaders whose batches cannot be cut exactly."""
-    if type(loader) is not DataLoader:
-        raise UnsupportedError(
-            f"the loader is a {type(loader).__name__}; only a plain torch.utils.data.DataLoader can "
-            "be rebuilt for unequal shares: move the subclass's work into the data set or collate_fn"
-        )
+    _check_subclass(loader)
     if isinstance(loader.dataset, IterableDataset):
         raise UnsupportedError(
             "an IterableDataset cannot be cut so that every sample is used exactly once: give the "
@@ -105,12 +129,8 @@ def check_loader(loader: DataLoader[object]) -> None:
             "the loader has batch_size=None, so it hands out single samples: set batch_size, and "
             "give prepare() the global_batch"
         )
-    if type(loader.batch_sampler) is not BatchSampler or loader.batch_size is None:
-        raise UnsupportedError(
-            f"the loader has a batch sampler of its own ({type(loader.batch_sampler).__name__}): "
-            "gangline makes the batches. Give the order by sampler= and the size by global_batch="
-        )
-    if isinstance(loader.sampler, DistributedSampler):
+    sampler = getattr(loader.batch_sampler, "sampler", None)
+    if any(isinstance(one, DistributedSampler) for one in (loader.batch_sampler, sampler)):
         raise UnsupportedError(
             "the loader has a DistributedSampler: remove it; gangline cuts every global batch itself "
             "(shuffle=True keeps the order random)"
@@ -129,3 +149,32 @@ def check_loader(loader: DataLoader[object]) -> None:
         ) from error
     if length == 0:
         raise UsageError("the data set is empty: there is nothing to train on")
+
+
+_HOOKS = frozenset(
+    name
+    for name, value in vars(DataLoader).items()
+    if name not in ("__init__", "__module__", "__doc__")
+    and (callable(value) or isinstance(value, property))
+) | {"__getattribute__", "__getattr__"}
+"""What makes a DataLoader's batches: who changes none of these changes the parts only."""
+
+
+def _check_subclass(loader: DataLoader[object]) -> None:
+    """Refuses a subclass that does more than choose the parts of which a DataLoader is made."""
+    kinds = [kind for kind in type(loader).__mro__ if not issubclass(DataLoader, kind)]
+    own = sorted({*vars(loader), *(name for kind in kinds for name in vars(kind))} & _HOOKS)
+    if not own:
+        return
+    name = type(loader).__name__
+    recipe = "move the subclass's work into the data set or collate_fn"
+    if "__call__" in {name for kind in kinds for name in vars(kind)}:
+        recipe = (
+            "if it makes a batch from indices when it is called, as PyG's loaders do, prepare "
+            "gangline.batches(length, global_batch=…) instead and call it in the loop: "
+            "for index in batches: batch = loader(index)"
+        )
+    raise UnsupportedError(
+        f"the loader is a {name}, which has its own {', '.join(own)}: it cannot be rebuilt for unequal "
+        f"shares. To do: {recipe}"
+    )

@@ -5,6 +5,8 @@ A failed attempt changes no parameter and no optimizer state, because `step()` i
 But the forward pass has moved running statistics, and the user's loop goes on to its schedulers and
 scalers, which know nothing of the failure. Their state is always that of the hand-out: who copies
 another worker's state runs the user's loop from there, and moves them itself.
+
+Without an optimizer the loop updates the parameters itself, unseen: they are kept and put back too.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import copy
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
+
+from gangline.runtime.sample_state import tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +49,11 @@ class Snapshot:
         self._buffers: list[Tensor] = []
         self._groups: list[dict[str, Any]] = []
         self._states: list[Any] = []
+        self._parameters: list[Tensor] | None = None
+        """Where there is no optimizer: the parameters as they were kept."""
+        self._tables = tables_of(prepared.models)
+        self.ahead: list[Tensor] = []
+        """The tables, as they are now, of the worker whose state was loaded last."""
         self.companion: Companion | None = None
         """What else those that are behind must copy."""
         self.take()
@@ -54,6 +63,8 @@ class Snapshot:
         self._buffers = [buffer.detach().clone() for buffer in self._live_buffers()]
         self._groups = [_scalars(group) for group in self._live_groups()]
         self._states = [copy.deepcopy(item.state_dict()) for item in self._prepared.stateful]
+        if not self._prepared.optimizers:
+            self._parameters = [parameter.detach().clone() for parameter in self._live_parameters()]
 
     def restore(self) -> None:
         """Puts everything back as it was kept."""
@@ -64,30 +75,32 @@ class Snapshot:
             group.update(_scalars(scalars))
         for buffer, values in zip(self._live_buffers(), self._buffers, strict=True):
             buffer.data.copy_(values)
+        if self._parameters is not None:
+            _copy_all(self._parameters, self._live_parameters())
 
     def export(self) -> dict[str, Any]:
         """This worker's whole state, as another one can `load` it."""
         return {
-            "parameters": [
-                p.detach() for model in self._prepared.models for p in model.parameters()
-            ],
+            "parameters": self._parameters or [p.detach() for p in self._live_parameters()],
             "optimizers": [opt.state_dict()["state"] for opt in self._prepared.optimizers],
             "buffers": self._buffers,
             "groups": self._groups,
             "states": self._states,
+            "tables": [table.values for table in self._tables],
             "companion": None if self.companion is None else self.companion.export(),
         }
 
     def load(self, exported: dict[str, Any]) -> None:
         """Becomes like the worker that exported this."""
-        parameters = [p for model in self._prepared.models for p in model.parameters()]
-        for parameter, values in zip(parameters, exported["parameters"], strict=True):
-            parameter.data.copy_(values)
+        _copy_all(exported["parameters"], self._live_parameters())
+        if not self._prepared.optimizers:
+            self._parameters = [parameter.detach().clone() for parameter in self._live_parameters()]
         for optimizer, state in zip(self._prepared.optimizers, exported["optimizers"], strict=True):
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         self._buffers = exported["buffers"]
         self._groups = exported["groups"]
         self._states = exported["states"]
+        self.ahead = exported["tables"]
         if self.companion is not None:
             self.companion.load(exported["companion"])
         self.restore()
@@ -96,9 +109,17 @@ class Snapshot:
         """The buffers as they are now: a forward pass may assign new ones."""
         return [owner[name] for owner, name in self._buffer_places]
 
+    def _live_parameters(self) -> Sequence[Tensor]:
+        return [p for model in self._prepared.models for p in model.parameters()]
+
     def _live_groups(self) -> Sequence[dict[str, Any]]:
         optimizers: Sequence[torch.optim.Optimizer] = self._prepared.optimizers
         return [group for optimizer in optimizers for group in optimizer.param_groups]
+
+
+def _copy_all(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+    for target, values in zip(targets, sources, strict=True):
+        target.data.copy_(values)
 
 
 def _scalars(group: dict[str, Any]) -> dict[str, Any]:

@@ -80,12 +80,13 @@ def _tell_coordinator(
     client = session.client
     if client is None:
         return
+    samples, compute_s = handout.told(times.compute_s)
     client.send(
         Measured(
             step=handout.step,
             view=handout.view,
-            samples=handout.share,
-            compute_s=times.compute_s,
+            samples=samples,
+            compute_s=compute_s,
             exchange_s=times.exchange_s,
             other_s=times.data_s + times.update_s,
             hops=_hops(session),

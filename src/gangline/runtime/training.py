@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from gangline.collectives import SoloGroup, meet
+from gangline.runtime import sample_state
 from gangline.runtime.agreement import Agreed, Statement
 from gangline.runtime.backward import has_closure
 from gangline.runtime.buffers import Buffers
+from gangline.runtime.by_hand import check_windows, refuse_other_optimizers
 from gangline.runtime.checkpoint_state import RandomNumbers
 from gangline.runtime.faults import Faults
 from gangline.runtime.fetched import FetchedBatches
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from gangline.runtime.prepared import Prepared
     from gangline.runtime.regroup import Truth
     from gangline.runtime.resuming import Start
+    from gangline.runtime.sample_state import SampleState
     from gangline.runtime.teamwork import Teamwork
     from gangline.runtime.views import Adoption, ViewSchedule
     from gangline.spec.sync import Sync
@@ -110,6 +113,9 @@ class Training:
                 optimizer.register_step_post_hook(self._after_step),
             )
         ]
+        if not prepared.optimizers:
+            self._handles.append(refuse_other_optimizers(prepared.models))
+        sample_state.watch(self)
 
     @property
     def handout(self) -> Handout | None:
@@ -397,6 +403,8 @@ class Training:
                 if self.position.step > step and place not in self._membership.results:
                     break  # the others made this call so long ago that nobody remembers its result
                 continue
+            if self._is_void and self.handout and place not in self._membership.results:
+                break  # nothing of this attempt counts: the call is made when the batch comes again
             try:
                 result = self._membership.call(place, exchange)
             except ExchangeError as error:
@@ -406,6 +414,16 @@ class Training:
                     self._set(calls=self.position.calls + 1)
                 return result
         return exchange(SoloGroup())
+
+    def may_write(self, state: SampleState) -> bool:
+        """Whether what the loop writes into a table counts: in a ghost it does not."""
+        sample_state.check_write(
+            state,
+            self._buffers.tables,
+            is_in_batch=self.shown is not None,
+            is_late=self._gradients.num_exchanged > 0 and self.shown is self.handout,
+        )
+        return self.shown is not None and self.shown.samples > 0
 
     # --- backward passes -------------------------------------------------------------------------
 
@@ -451,6 +469,7 @@ class Training:
 
     def no_sync(self) -> Any:
         """A context in which backward passes add up locally."""
+        check_windows(self.prepared)
         return self._gradients.paused()
 
     def _exchange(self, handout: Handout) -> None:
@@ -596,8 +615,8 @@ class Training:
     # --- losing and finding each other -----------------------------------------------------------
 
     def _recover(self) -> None:
-        if self.handout is not None and self._gradients.num_exchanged > self.position.phase:
-            self._void()  # a gradient was exchanged, but not applied: it is lost with the group
+        if self.handout is not None:
+            self._void()  # it was cut for the lost group; passes that were applied are not done again
         self._faults.reach("regroup", self.position.step)
         if self._teaming.come_over():
             self.position = Position.at_start()
@@ -645,6 +664,7 @@ class Training:
         self._buffers.settle()
         self.views.restart(view, truth.position.step)
         self._must_cut = True  # what was cut ahead was cut for the old group
+        self._buffers.ahead = self._snapshot.ahead if truth.was_behind else self._buffers.copies()
         if truth.was_behind:
             self.position = truth.position._replace(handed_out=own.handed_out, calls=own.calls)
         if truth.was_behind or self.handout is not None:
@@ -671,6 +691,7 @@ class Training:
         for handle in self._handles:
             handle.remove()
         self._batches.close()
+        sample_state.watch(None)
         if self._checkpointer is not None:
             self._checkpointer.close()
         self._faults.close()

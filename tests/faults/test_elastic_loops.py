@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers die in loops that update by hand, carry states, or draw batches of their own sizes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from elastic_bodies import Setup
+from elastic_jobs import judge, kill, run_with
+
+from gangline.spec.event import ViewAdopted
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("place", ["forward", "exchange", "call", "between"])
+def test_a_hand_written_update_is_made_once_when_a_worker_is_killed(
+    tmp_path: Path, place: str, victim: int
+) -> None:
+    setup, faults = Setup(loop="by_hand"), [kill(victim, 4, place)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+@pytest.mark.parametrize("place", ["forward", "backward", "exchange", "update", "call", "between"])
+def test_carried_states_are_those_of_one_process_when_a_worker_is_killed(
+    tmp_path: Path, place: str
+) -> None:
+    setup, faults = Setup(loop="carried", samples=48), [kill(0, 4, place)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+def test_carried_states_follow_their_samples_when_shares_change(tmp_path: Path) -> None:
+    setup = Setup(loop="carried", allocation="balanced", samples=240, batch=12, slow_worker=2)
+    outcome = run_with(tmp_path, setup, [])
+    judge(outcome, setup, [])
+    shares = {tuple(event.shares) for event in outcome.of_kind(ViewAdopted)}
+    assert len(shares) > 1, "nothing has moved"
+
+
+@pytest.mark.parametrize("place", ["forward", "exchange", "between"])
+def test_batches_of_any_size_are_trained_once_when_a_worker_is_killed(
+    tmp_path: Path, place: str
+) -> None:
+    setup, faults = Setup(loop="bucketed"), [kill(0, 4, place)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+@pytest.mark.parametrize("place", ["forward", "call", "exchange"])
+def test_a_mean_before_the_backward_pass_is_that_of_the_batch_when_a_worker_is_killed(
+    tmp_path: Path, place: str
+) -> None:
+    setup, faults = Setup(loop="baseline", samples=48), [kill(1, 4, place)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
