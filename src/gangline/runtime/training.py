@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from gangline.collectives import SoloGroup, meet
+from gangline.collectives import SoloGroup
 from gangline.runtime.agreement import Agreed, Statement
+from gangline.runtime.alike import meet_in
 from gangline.runtime.backward import has_closure
 from gangline.runtime.buffers import Buffers
 from gangline.runtime.checkpoint_state import RandomNumbers
@@ -17,7 +18,7 @@ from gangline.runtime.gradient_checks import check_sizes
 from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
 from gangline.runtime.leaving import Departure
-from gangline.runtime.membership import Membership
+from gangline.runtime.membership import BACKWARD, Membership
 from gangline.runtime.position import Position
 from gangline.runtime.probation import Probation
 from gangline.runtime.rates import check_rates, rates_checksum
@@ -27,10 +28,10 @@ from gangline.runtime.snapshot import Snapshot
 from gangline.runtime.stepclock import StepClock
 from gangline.runtime.teaming import Teaming
 from gangline.runtime.telling import tell_epoch, tell_links, tell_pacing, tell_step, tell_view
-from gangline.spec.errors import ExchangeError, UsageError
+from gangline.spec.errors import ExchangeError, MismatchError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from gangline.collectives import Group
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from gangline.runtime.handshake import Introduction
     from gangline.runtime.instruments import Instruments
     from gangline.runtime.layout import Layout
+    from gangline.runtime.messages import Heard
     from gangline.runtime.prepared import Prepared
     from gangline.runtime.regroup import Truth
     from gangline.runtime.resuming import Start
@@ -132,6 +134,15 @@ class Training:
         return self._departure.has_left
 
     @property
+    def is_ended_by_script(self) -> bool:
+        """Whether nobody has asked this worker to go: if it ends now, its script has ended."""
+        return not (self.is_past or self._departure.is_wanted)
+
+    def find_loss(self) -> Exception | None:
+        """At the end of the script: why its last step is lost, if it is; None where all is well."""
+        return self._membership.find_loss() if self.is_ended_by_script else None
+
+    @property
     def epoch(self) -> int:
         """The epoch that the job is in."""
         return self.position.epoch
@@ -192,7 +203,8 @@ class Training:
         if self._teaming.is_cut_off:
             return self._cut_again()
         self._faults.reach("end", self.position.step)
-        self.collective(meet)
+        name = "the end of an epoch"
+        self.collective(meet_in(name, worker=self.session.place.worker), what=name)
         is_complete = self.has_left or self._is_void or self._meet_teams()
         if self.has_left:
             return True
@@ -231,9 +243,40 @@ class Training:
 
         return self.session.communicator.submit(add)
 
-    def collective(self, exchange: Callable[[Group], T], key: tuple[Any, ...] | None = None) -> T:
-        """A call that all workers make at the same place of their loops, outside of a step."""
+    def collective(
+        self,
+        exchange: Callable[[Group], T],
+        key: tuple[Any, ...] | None = None,
+        *,
+        what: str = "the order of an epoch",
+        before: Callable[[], None] = lambda: None,
+    ) -> T:
+        """A call that all workers make at the same place of their loops, outside of a step.
+
+        `what` is its name, for people; `before` is called before every attempt, and may raise.
+        """
         self._faults.reach("call", self.position.step)
+        self._membership.doing = what
+        try:
+            if key is not None:
+                return self._call(exchange, key, before)
+            said, result = self._call(lambda group: (what, exchange(group)), None, before)
+        finally:
+            self._membership.doing = BACKWARD
+        # Who is behind is given what the others got: that must have been the same call.
+        if said != what:
+            raise MismatchError(
+                f"the workers do not make the same call: {what} here, {said} on the others. All "
+                "workers must make the same gangline calls in the same order"
+            )
+        return result
+
+    def _call(
+        self,
+        exchange: Callable[[Group], T],
+        key: tuple[Any, ...] | None,
+        before: Callable[[], None],
+    ) -> T:
         place = key or (self.position.handed_out, self.position.calls)
         while not self.is_past:
             if self._membership.is_broken and place not in self._membership.results:
@@ -242,6 +285,7 @@ class Training:
                 if self.position.step > step and place not in self._membership.results:
                     break  # the others made this call so long ago that nobody remembers its result
                 continue
+            before()
             try:
                 result = self._membership.call(place, exchange)
             except ExchangeError as error:
@@ -312,7 +356,7 @@ class Training:
         try:
             agreed = self._gradients.exchange(self._teaming.stated(statement))
             check_sizes(agreed, self._scrutiny, self.session, self.views.at(handout.step))
-        except ExchangeError as error:
+        except (ExchangeError, MismatchError) as error:
             self._membership.fail(error, self.position)
             self._void()
             return
@@ -418,17 +462,20 @@ class Training:
         if self._checkpointer is not None and self._teaming.is_first:
             self._checkpointer.offer(self.position, self._snapshot, self._membership)
 
-    def add_up(self, team_sum: torch.Tensor) -> torch.Tensor:
-        """The sum over all teams of what a collective call brought: outside of the epochs."""
+    def ask_teams(
+        self, what: str, values: Sequence[float] = (), payload: bytes = b""
+    ) -> Heard | None:
+        """What all teams bring to a call, outside of the epochs; None where this team is alone."""
         team, place = self._teaming.team, (self.position.epoch, self.position.calls)
         while team is not None and not (self._is_in_epoch or self.is_past):
             try:
-                values = team.add_up(team_sum.tolist(), epoch=place[0], call=place[1])
-                return torch.tensor(values, dtype=team_sum.dtype)
+                return team.add_up(
+                    values, epoch=place[0], call=place[1], name=what, payload=payload
+                )
             except ExchangeError as error:
                 self._membership.fail(error, self.position)
                 self._recover()
-        return team_sum
+        return None
 
     # --- losing and finding each other -----------------------------------------------------------
 
@@ -472,10 +519,14 @@ class Training:
         self.views.restart(self.views.newest, start.position.step)
         self._random = start.random
 
-    def join(self, view: View) -> None:
-        """Enters a running job: the others are ahead, and this worker becomes like them."""
+    def join(self, view: View, *, is_founder: bool) -> None:
+        """Enters a running job: the others are ahead, and this worker becomes like them.
+
+        Or a team that is founded, where nobody is ahead.
+        """
         self._enter(view)
         self._restart()
+        self.is_past = self.is_past and not is_founder
 
     def _settle_in(self, view: View, truth: Truth) -> None:
         own = self.position
