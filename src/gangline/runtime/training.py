@@ -74,6 +74,8 @@ class Training:
         self._loop_epoch = 0
         self._is_in_epoch = False
         self._is_void = False
+        self._is_astray = False
+        """Whether the others are elsewhere in their loops, until this one comes for another batch."""
         self._clock = StepClock()
         self._pacer, self._probe = instruments.pacer, instruments.probe
         self._checkpointer = instruments.checkpointer
@@ -139,8 +141,17 @@ class Training:
         return not (self.is_past or self._departure.is_wanted)
 
     def find_loss(self) -> Exception | None:
-        """At the end of the script: why its last step is lost, if it is; None where all is well."""
-        return self._membership.find_loss() if self.is_ended_by_script else None
+        """At the end of the script: what is lost by ending here; None where all is well."""
+        if not self.is_ended_by_script:
+            return None
+        team = self._teaming.team
+        if team is not None and team.sync.is_relaxed and self._is_in_epoch:
+            return UsageError(
+                f"the script ended {self.position.describe()}, inside of an epoch: where groups train "
+                f"at their own pace (sync={str(team.sync)!r}) they are merged at its end, and these "
+                "parameters are those of one group. Go through the loader to its end"
+            )
+        return self._membership.find_loss()
 
     @property
     def epoch(self) -> int:
@@ -155,6 +166,9 @@ class Training:
         """The loop asks for an epoch; False where the job has left that one behind."""
         if self.handout is not None:  # the loop left the last epoch before its end
             self._finish_step(self.handout)
+        elif self._is_astray:
+            self._restart()
+        self._is_void = False  # nothing of this epoch was handed out yet
         if self.has_left:
             return False
         epoch, self._loop_epoch = self._loop_epoch, self._loop_epoch + 1
@@ -278,12 +292,14 @@ class Training:
         before: Callable[[], None],
     ) -> T:
         place = key or (self.position.handed_out, self.position.calls)
-        while not self.is_past:
+        while not (self.is_past or self._is_astray):
             if self._membership.is_broken and place not in self._membership.results:
                 step = self.position.step
                 self._recover()
-                if self.position.step > step and place not in self._membership.results:
-                    break  # the others made this call so long ago that nobody remembers its result
+                # Did the others make this call so long ago that nobody remembers its result?
+                self._is_astray = (
+                    self.position.step > step and place not in self._membership.results
+                )
                 continue
             before()
             try:
@@ -546,7 +562,7 @@ class Training:
 
     def _restart(self) -> None:
         """The loop goes on from the job's position, as if it had just come there."""
-        self._is_void = self._teaming.is_cut_off = False
+        self._is_void = self._is_astray = self._teaming.is_cut_off = False
         self.handout = None
         self.is_past = self._loop_epoch <= self.position.epoch
         self._snapshot.restore()
