@@ -422,4 +422,6 @@ class Federation:
         self._ready = {one: own for one in hellos if (own := self._root.readied(one)) is not None}
         self._teams = self._make_teams(found.ready)
         self._teams.take_over(found.teams, found.sync, found.scopes)
+        for team in found.teams.values():
+            self._ended |= team.hub.ended
         self._teams.replay(self._journal.records)

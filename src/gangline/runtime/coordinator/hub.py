@@ -20,7 +20,7 @@ from gangline.control import (
 )
 from gangline.control.watch import Watch
 from gangline.runtime.coordinator.checkpoints import judge
-from gangline.runtime.coordinator.journal import Ended
+from gangline.runtime.coordinator.journal import Ended, Finished
 from gangline.runtime.coordinator.lookout import Question
 from gangline.runtime.coordinator.mind import Mind
 from gangline.runtime.coordinator.mind import Outgoing as Outgoing
@@ -288,7 +288,8 @@ class Hub(Mind):
         members = () if self._control is None else self._control.members
         newcomers = self._changes.newcomers if self._group > 0 else frozenset()
         if worker in {*members} - newcomers and not was_asked:
-            self._verdict.hear_goodbye(worker, goodbye)
+            if self._verdict.hear_goodbye(worker, goodbye):
+                self._journal.append(Finished(worker=worker, position=goodbye.position))
             self._lookout.watch.lose_connection(worker, self._clock())
         if not all(workers[one].state == "gone" for one in {*members} - newcomers):
             return self._look()

@@ -97,7 +97,7 @@ class Mind:
         self._changes = Changes()
         self._dismissed = memory.dismissed
         self._is_over = False
-        self._verdict = Verdict()
+        self._verdict = Verdict(memory.finished)
         self._stopped: Stopped | None = None
         """Why the job has ended with an error for everybody."""
         self._metrics: dict[int, Metrics] = {}

@@ -34,8 +34,9 @@ CALL_ALIKE = (
 class Verdict:
     """What was heard of the members' places in their loops, and what follows from it."""
 
-    def __init__(self) -> None:
-        self.ended: dict[int, Position] = {}
+    def __init__(self, finished: Mapping[int, tuple[int, ...]] | None = None) -> None:
+        known = finished or {}
+        self.ended = {worker: Position(*position) for worker, position in known.items()}
         """Whose script has ended, though nobody had asked it to, and where."""
         self._failed: dict[int, Failed] = {}
         self._differ_s: float | None = None
