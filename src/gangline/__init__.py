@@ -25,12 +25,20 @@ if TYPE_CHECKING:
     from gangline.runtime.api import init as init
     from gangline.runtime.api import is_main as is_main
     from gangline.runtime.api import is_update as is_update
-    from gangline.runtime.api import mean as mean
     from gangline.runtime.api import no_sync as no_sync
     from gangline.runtime.api import prepare as prepare
     from gangline.runtime.api import rank as rank
     from gangline.runtime.api import steps as steps
     from gangline.runtime.api import world_size as world_size
+    from gangline.runtime.saving import save as save
+    from gangline.runtime.together import all as all
+    from gangline.runtime.together import any as any
+    from gangline.runtime.together import barrier as barrier
+    from gangline.runtime.together import gather as gather
+    from gangline.runtime.together import is_ghost as is_ghost
+    from gangline.runtime.together import mean as mean
+    from gangline.runtime.together import sum as sum
+    from gangline.runtime.turns import main_first as main_first
 
 __version__ = "0.1.0"
 
@@ -42,7 +50,6 @@ _API = (
     "init",
     "is_main",
     "is_update",
-    "mean",
     "no_sync",
     "prepare",
     "rank",
@@ -50,12 +57,20 @@ _API = (
     "world_size",
 )
 
-__all__ = ["GanglineError", "__version__", *_API]
+_TOGETHER = ("all", "any", "barrier", "gather", "is_ghost", "mean", "sum")
+_HOMES = {
+    **dict.fromkeys(_API, "gangline.runtime.api"),
+    **dict.fromkeys(_TOGETHER, "gangline.runtime.together"),
+    "main_first": "gangline.runtime.turns",
+    "save": "gangline.runtime.saving",
+}
+
+__all__ = ["GanglineError", "__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _API:
-        return getattr(import_module("gangline.runtime.api"), name)
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'gangline' has no attribute {name!r}")
 
 

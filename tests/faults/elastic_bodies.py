@@ -55,6 +55,10 @@ class Setup:
     """A folder for checkpoints, one after every other step."""
     breaks_off: tuple[int, str] | None = None
     """A worker whose wait for something of the coordinator is broken off, once."""
+    call: str = ""
+    """What the loop `calling` calls after every epoch."""
+    folder: str = ""
+    """Where it writes files."""
     dies: dict[int, str] = field(default_factory=dict)
     """Workers that are killed before the first view: `in prepare`, `shaking hands` or `when ready`."""
 
@@ -226,6 +230,62 @@ def plain(parts: Parts) -> dict[str, Any]:
             optimizer.step()
         parts.validate(model)
     return describe([model], [optimizer])
+
+
+def calling(parts: Parts) -> dict[str, Any]:
+    """Makes a call together with the others after every epoch, and keeps what it brings."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for epoch in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        if not parts.is_alone:
+            parts.means.append(call_together(parts.setup, model, epoch))
+    return describe([model], [optimizer])
+
+
+def fetching(parts: Parts) -> dict[str, Any]:
+    """Before `prepare`, the main worker is killed while it does what the others wait for."""
+    found = ""
+    if not parts.is_alone:
+        worker = gangline.runtime.api._job.session.place.worker
+        path = Path(parts.setup.folder) / "fetched"
+        with gangline.main_first():
+            if not path.exists():
+                path.write_text(f"by worker {worker}")
+            if worker == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            found = path.read_text()
+    parts.means.append(found)
+    return plain(parts)
+
+
+def call_together(setup: Setup, model: nn.Module, epoch: int) -> Any:
+    worker = gangline.runtime.api._job.session.place.worker
+    path = Path(setup.folder) / f"{epoch}"
+    match setup.call:
+        case "sum":
+            return gangline.sum(1)
+        case "gather":
+            return gangline.gather(torch.full((worker,), worker))
+        case "any":
+            return gangline.any(worker == 2)
+        case "barrier":
+            return gangline.barrier()
+        case "main_first" | "killed in main_first":
+            with gangline.main_first():
+                if gangline.is_main():
+                    path.write_text(f"by worker {worker}")
+                if setup.call != "main_first" and worker == epoch == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return path.read_text()
+        case "save":
+            gangline.save(model.state_dict(), path)
+            return torch.load(path)
+    raise AssertionError(setup.call)
 
 
 def broken_off(parts: Parts) -> dict[str, Any]:

@@ -73,10 +73,26 @@ def test_loops_that_drift_apart_end_with_a_message(how: str, worker_pool: Worker
         assert ADVICE in message
 
 
-@pytest.mark.parametrize("how", ["early_mean", "other_shapes"])
-def test_exchanges_that_do_not_match_end_with_an_error(how: str, worker_pool: WorkerPool) -> None:
+@pytest.mark.parametrize(
+    ("how", "places"),
+    [
+        (
+            "early_mean",
+            "the workers' loops differ: at the same time worker 0 is in backward() after 1 step "
+            "(epoch 0), worker 1 is in gangline.mean(a number) after 1 step (epoch 0). ",
+        ),
+        (
+            "other_shapes",
+            "the workers do not make the same call: worker 0: gangline.mean([2]), worker 1: "
+            "gangline.mean([5]). ",
+        ),
+    ],
+)
+def test_exchanges_that_do_not_match_end_with_an_error(
+    how: str, places: str, worker_pool: WorkerPool
+) -> None:
     for message in worker_pool.run(drift, 2, args=(how,)):
-        assert message.startswith("ExchangeMismatch: this member and member ")
+        assert message.startswith(f"MismatchError: {places}All workers must make the same ")
 
 
 def test_learning_rates_that_differ_end_with_a_message(worker_pool: WorkerPool) -> None:

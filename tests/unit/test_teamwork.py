@@ -11,6 +11,7 @@ from gangline.runtime import teamwork
 from gangline.runtime.agreement import Agreed, Statement
 from gangline.runtime.messages import (
     MAX_SUMMED,
+    MAX_TOLD_BYTES,
     EpochClosed,
     Heard,
     LeaseAsked,
@@ -204,9 +205,12 @@ def test_who_is_given_to_another_team_forgets_the_samples_of_its_own(team: Any, 
 
 def test_sums_go_through_the_coordinator_and_are_small(team: Any, line: Line) -> None:
     line.post.put(Heard(epoch=1, call=0, values=(5.0,)))
-    assert team.add_up([2.0], epoch=1, call=0) == (5.0,)
-    with pytest.raises(UsageError, match=r"gangline\.mean was given 32768 values at once"):
-        team.add_up([0.0] * (MAX_SUMMED + 1), epoch=1, call=1)
+    told = {"epoch": 1, "call": 0, "name": "gangline.mean()", "payload": b""}
+    assert team.add_up([2.0], **told).values == (5.0,)
+    with pytest.raises(UsageError, match=r"gangline\.mean\(\) was given 32769 values"):
+        team.add_up([0.0] * (MAX_SUMMED + 1), **told)
+    with pytest.raises(UsageError, match=r"gangline\.mean\(\) was given 65537 bytes"):
+        team.add_up([], **{**told, "payload": bytes(MAX_TOLD_BYTES + 1)})
 
 
 class Publisher:

@@ -87,6 +87,11 @@ class Watch:
         self.has_stepped = self.has_stepped or is_own
 
     @property
+    def waiting(self) -> tuple[int, ...]:
+        """Who has said that it is in an exchange."""
+        return tuple(self._waiting_since_s)
+
+    @property
     def has_failed(self) -> bool:
         """Whether a member has said that an exchange failed."""
         return self._failed_s is not None

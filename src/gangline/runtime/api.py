@@ -4,48 +4,39 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
+import traceback
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from gangline.runtime import backward
+from gangline.runtime import backward, saving, together
 from gangline.runtime.batches import index_loader
 from gangline.runtime.checkpoint import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
+from gangline.runtime.job import job as _job
 from gangline.runtime.loader import evaluation_loader
 from gangline.runtime.loader_order import loader_order
+from gangline.runtime.memory import ending_error
 from gangline.runtime.order import DrawnOrder, ShuffledOrder
 from gangline.runtime.preparation import Options, set_up
 from gangline.runtime.refusals import check_loader
 from gangline.runtime.sample_state import SampleState as SampleState
-from gangline.runtime.session import Session, open_session
-from gangline.spec.errors import UnsupportedError, UsageError
+from gangline.runtime.session import open_session
+from gangline.spec.errors import GanglineError, UnsupportedError, UsageError
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import torch
+    from torch import Tensor
     from torch.utils.data import DataLoader
 
     from gangline.collectives import Group
-    from gangline.runtime.training import Training
-    from gangline.spec.view import Whole
     from gangline.spec.wire import WireSettings
 
 DEFAULT_TIMEOUT_S = 300.0
-
-
-@dataclass(slots=True)
-class _Job:
-    session: Session | None = None
-    training: Training | None = None
-
-
-_job = _Job()
 
 
 def init(
@@ -67,7 +58,8 @@ def init(
         _job.session = open_session(
             transport=transport, run_dir=run_dir, timeout_s=timeout_s, wire=wire
         )
-        atexit.register(shutdown)
+        saving.watch_saves()
+        atexit.register(_end)
 
 
 def prepare(
@@ -115,7 +107,7 @@ def prepare(
       worker with a GradientError, and the others do the batch without it. Either way an event names
       the worker. Default: what `gangline run --non-finite` says, or else "keep".
     """
-    session = _session()
+    session = _job.opened()
     if _job.training is not None:
         raise UsageError(
             "prepare() was called twice: give all models, optimizers and the loader to one call, "
@@ -145,14 +137,13 @@ def prepare(
 
 def rank() -> int:
     """This worker's rank: 0 … world_size() - 1."""
-    whole = _whole()
-    return _session().group.rank + (0 if whole is None else whole.first_rank)
+    return _job.rank
 
 
 def world_size() -> int:
     """How many workers the job has."""
-    whole = _whole()
-    return _session().group.size if whole is None else whole.workers
+    whole = _job.whole
+    return _job.opened().group.size if whole is None else whole.workers
 
 
 def is_main() -> bool:
@@ -216,42 +207,10 @@ def no_sync() -> AbstractContextManager[None]:
     return context
 
 
-@overload
-def mean(value: float, weight: float = 1.0) -> float: ...
-@overload
-def mean(value: Tensor, weight: float = 1.0) -> Tensor: ...
-def mean(value: float | Tensor, weight: float = 1.0) -> float | Tensor:
-    """The mean of a value over all workers, each counting `weight` (say, its number of samples).
-
-    All workers must call it. A worker with weight 0 may bring any value, even NaN. A number gives a
-    number, a tensor a tensor; where all weights are 0 the result is NaN.
-    """
-    if not weight >= 0:  # NaN is no weight either
-        raise UsageError(f"a weight is at least 0, not {weight}")
-    local = torch.as_tensor(value).detach().to("cpu", torch.float64)
-    part = torch.zeros_like(local) if weight == 0 else local * weight
-    own = torch.cat([part.reshape(-1), torch.tensor([weight], dtype=torch.float64)])
-
-    def add(group: Group) -> Tensor:
-        total = own.clone()
-        group.all_reduce(total)
-        return total
-
-    training = _job.training
-    if training is None:
-        flat = _session().communicator.call(add)
-    else:
-        flat = training.add_up(training.collective(add))
-    result = (flat[:-1] / flat[-1]).view_as(local)
-    if isinstance(value, Tensor):
-        return result.to(value.device, value.dtype if value.is_floating_point() else None)
-    return float(result)
-
-
 def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
     """A loader over this worker's part of an evaluation data set; every sample is somebody's once.
 
-    Bring the results together with `mean`:
+    All workers must call it. Bring the results together with `mean`:
 
         correct = count = 0
         for x, y in gangline.evaluate(test_loader):
@@ -260,15 +219,16 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
         accuracy = gangline.mean(correct / max(count, 1), weight=count)
     """
     check_loader(loader)
-    session = _session()
+    session = _job.opened()
     order = loader_order(loader, seed=0)
-    whole = _whole()
+    whole = _job.whole
     if whole is not None and isinstance(order, DrawnOrder):
         raise UnsupportedError(
             f"the evaluation's order is {order.name}: where groups train at their own pace, every "
             "group would draw an order of its own. Leave out the sampler, or choose the samples by "
             "torch.utils.data.Subset"
         )
+    together.meet(f"gangline.evaluate({order.length} samples)")
     # In a shuffled evaluation nothing depends on the order, so none needs to be agreed.
     is_free = isinstance(order, ShuffledOrder)
     indices = range(order.length) if is_free else order.indices(0, _agree_on_order)
@@ -318,31 +278,37 @@ def _agree_on_order(exchange: Callable[[Group], Tensor], key: tuple[str, int]) -
     """An evaluation's order is drawn anew each time, as a loader does it; nothing is remembered."""
     training = _job.training
     if training is None:
-        return _session().communicator.call(exchange)
-    return training.collective(exchange)
+        return _job.opened().communicator.call(exchange)
+    return training.collective(exchange, what="the order of an evaluation")
 
 
 def shutdown() -> None:
     """Leaves the job: the models, optimizers and torch are as they were before `init`."""
     training, session = _job.training, _job.session
+    saving.stop_watching_saves()
     _job.training = _job.session = None
+    _job.turn = None
     backward.stop_listening()
-    is_failing = sys.exc_info()[0] is not None or hasattr(sys, "last_value")
-    if training is not None and not is_failing:
-        training.finish()
     if training is not None:
         training.close()
     if session is not None:
+        session.say_goodbye(training)
         session.close()
-    atexit.unregister(shutdown)
+    atexit.unregister(_end)
 
 
-def _whole() -> Whole | None:
-    """The job that this worker's team is a part of; None where the team is the job."""
-    return None if _job.training is None else _job.training.views.newest.whole
-
-
-def _session() -> Session:
-    if _job.session is None:
-        raise UsageError("gangline is not set up yet: call gangline.init() first")
-    return _job.session
+def _end() -> None:
+    """The script has ended. An end that loses a step is none that may pass for a good one."""
+    training, error = _job.training, None
+    if training is not None and ending_error() is None:
+        try:
+            training.finish()
+            error = training.find_loss()
+        except GanglineError as failure:
+            error = failure
+    shutdown()
+    if error is not None:
+        traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # an exception at this point would not change the exit code

@@ -43,7 +43,10 @@ from gangline.runtime.messages import (
     Ready,
     Refused,
     RoundOpened,
+    Saved,
+    SavedBy,
     ServeLink,
+    Stopped,
     ToTeam,
     ViewPublished,
     decode_from_coordinator,
@@ -52,7 +55,7 @@ from gangline.runtime.messages import (
 from gangline.runtime.probing import find_reached
 from gangline.runtime.teampost import TeamPost
 from gangline.runtime.tls import client_context, explain
-from gangline.spec.errors import ExchangeAborted, LaunchError, LeftBehindError
+from gangline.spec.errors import ExchangeAborted, LaunchError, LeftBehindError, MismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +76,7 @@ _POST_WAIT_S = 600.0
 """How long a team waits for the coordinator, which may be away, or for the other teams."""
 _RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _UNAUTHORISED = (401, 403)
+_REFUSED = "the coordinator refused this worker"
 
 
 class ControlClient:
@@ -119,11 +123,14 @@ class ControlClient:
         self._changed = threading.Condition()
         self._connection: ClientConnection | None = None
         self._is_closed = False
+        self._has_said_goodbye = False
         self._cut_until_s = 0.0
         self._gathered: Gathered | None = None
         self._published: dict[int, ViewPublished] = {}
         self._answers: dict[int, CheckpointAnswered] = {}
-        self._refusal: LaunchError | None = None
+        self._saved: dict[str, SavedBy | None] = {}
+        self._refusal: LaunchError | MismatchError | None = None
+        self._stopped: Stopped | None = None
         self._latency_s = 0.0
         self._heard_s = 0.0
         self._threads = [
@@ -254,15 +261,40 @@ class ControlClient:
         self.send(written)
         try:
             return self._wait(lambda: self._answers.get(written.step), timeout_s, "an answer")
-        except LaunchError:
+        except (LaunchError, MismatchError):
             return None
 
-    def close(self, reason: str = "done") -> None:
-        """Says goodbye and ends both threads."""
-        self.send(Goodbye(reason=reason))
+    def ask_writers(self, saved: Saved) -> None:
+        """Asks who else has written a file; the answer is there when it is there."""
+        with self._changed:
+            self._saved.setdefault(saved.path, None)
+        self.send(saved)
+
+    def writers(self, path: str, timeout_s: float = 0.0) -> tuple[int, ...]:
+        """Who has written a file, though not all of them may; nobody where that is not known."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._saved.get(path) is not None, timeout_s)
+            found = self._saved.get(path)
+        return () if found is None else found.workers
+
+    def await_stop(self, timeout_s: float) -> Stopped | None:
+        """Why the job ends with an error for everybody, if the coordinator says so in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._refusal is not None, timeout_s)
+        return self._stopped
+
+    def say_goodbye(self, goodbye: Goodbye) -> None:
+        """The last message: it is on its way when this returns, if the line is up."""
+        self.send(goodbye)
         self._outgoing.put(None)
         if self._connection is not None:
             self._threads[1].join(1.0)
+        self._has_said_goodbye = True
+
+    def close(self, reason: str = "done") -> None:
+        """Says goodbye, if it has not, and ends both threads."""
+        if not self._has_said_goodbye:
+            self.say_goodbye(Goodbye(reason=reason))
         self._is_closed = True
         with self._changed:
             connection = self._connection
@@ -308,9 +340,12 @@ class ControlClient:
                             self._take(decode_from_coordinator(payload))
             except InvalidStatus as error:
                 if error.response.status_code in _UNAUTHORISED:
-                    self._refuse("its token is not that of a worker of this run")
+                    self._refuse(
+                        LaunchError(f"{_REFUSED}: its token is not that of a worker of this run")
+                    )
             except ssl.SSLCertVerificationError as error:
-                self._refuse(explain(error, url=self._find_url(), authority=self._authority))
+                text = explain(error, url=self._find_url(), authority=self._authority)
+                self._refuse(LaunchError(f"{_REFUSED}: {text}"))
             except (OSError, WebSocketException, msgspec.DecodeError, UnicodeError, LaunchError):
                 pass  # the coordinator is away, or talks nonsense: try again
             with self._changed:
@@ -349,7 +384,12 @@ class ControlClient:
                 self._latency_s = time.perf_counter() - sent_s
                 return
             case Refused(reason=reason, is_left_behind=is_left_behind):
-                self._refuse(reason, is_left_behind=is_left_behind)
+                text = f"{_REFUSED}: {reason}"
+                self._refuse(LeftBehindError(text) if is_left_behind else LaunchError(text))
+                return
+            case Stopped(reason=reason):
+                self._stopped = message
+                self._refuse(MismatchError(reason))
                 return
             case Knock() | ServeLink() | MeasureLink():
                 threading.Thread(
@@ -375,6 +415,8 @@ class ControlClient:
                 self._hello = msgspec.structs.replace(self._hello, worker=message.worker)
             elif isinstance(message, CheckpointAnswered):
                 self._answers[message.step] = message
+            elif isinstance(message, SavedBy):
+                self._saved[message.path] = message
             elif isinstance(message, ToTeam):
                 self.post.put(message)
             elif isinstance(message, ViewPublished):
@@ -402,10 +444,9 @@ class ControlClient:
         addresses = dict(zip(probe.workers, probe.addresses, strict=True))
         self.send(Probed(number=probe.number, reached=tuple(find_reached(addresses))))
 
-    def _refuse(self, reason: str, *, is_left_behind: bool = False) -> None:
-        text = f"the coordinator refused this worker: {reason}"
+    def _refuse(self, error: LaunchError | MismatchError) -> None:
         with self._changed:
-            self._refusal = LeftBehindError(text) if is_left_behind else LaunchError(text)
+            self._refusal = error
             self._changed.notify_all()
         self._break_off(sys.maxsize, 0)
 

@@ -80,6 +80,13 @@ class Departure:
         is_out = self._session.place.worker not in view.members
         return is_out or (client.is_dismissed and self._session.group.size == 1)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this worker has left, or was asked to."""
+        client = self._session.client
+        is_asked = self._signals is not None and self._signals.received is not None
+        return self.has_left or is_asked or (client is not None and client.is_dismissed)
+
     def leave(self, *, step: int, t: float) -> None:
         """Goes. Who was the last stays what it was; anybody else is no member of anything now."""
         self.has_left = True

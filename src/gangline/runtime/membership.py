@@ -10,7 +10,7 @@ the furthest member is.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from gangline.collectives import GroupKey
 from gangline.runtime.messages import Failed
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from gangline.collectives import Group
     from gangline.runtime.handshake import Introduction
+    from gangline.runtime.messages import Stopped
     from gangline.runtime.position import Position
     from gangline.runtime.probation import Probation
     from gangline.runtime.session import Session
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from gangline.spec.view import View
 
 T = TypeVar("T")
+
+BACKWARD = "backward()"
+_VERDICT_S = 1.0
+"""How long to wait for the coordinator to say whose loop differs."""
 
 
 class Membership:
@@ -51,6 +56,10 @@ class Membership:
         self._snapshot = snapshot
         self._probation = probation
         self._broken_s: float | None = None
+        self._error: Exception | None = None
+        """What broke the group."""
+        self.doing = BACKWARD
+        """The exchange that this worker is in, or was in last, for people."""
         self.before_entering: Callable[[View], None] = lambda view: None
         """Called before a group is entered, with its view."""
         self.group = group
@@ -76,16 +85,40 @@ class Membership:
         door.forget_groups()
         self.results = {}
 
-    def fail(self, error: ExchangeError, position: Position) -> None:
-        """An exchange failed. Raises it where nobody could mend the group."""
+    def fail(self, error: ExchangeError | MismatchError, position: Position) -> None:
+        """An exchange failed. Raises it where nobody could mend the group, or the loops differ."""
         client = self._session.client
-        is_own_fault = isinstance(error, MismatchError)
-        if client is None or not client.is_elastic or is_own_fault:
+        if client is None:
             raise error
+        self._error = error
+        is_mismatch = isinstance(error, MismatchError)
         if self._broken_s is None:
             self._broken_s = time.perf_counter()
         if not client.has_moved:  # else it is known, and the new team's groups have other numbers
-            client.send(Failed(group=self.group, step=position.step, error=str(error)))
+            client.send(
+                Failed(
+                    group=self.group,
+                    step=position.step,
+                    error=str(error),
+                    position=tuple(position),
+                    call=self.doing,
+                    is_mismatch=is_mismatch,
+                )
+            )
+        if is_mismatch or not client.is_elastic:
+            raise_stopped(error, client.await_stop(_VERDICT_S))
+
+    def find_loss(self) -> Exception | None:
+        """An exchange has failed and the script ended before it could be repeated: why; else None."""
+        client = self._session.client
+        if self._error is None or self._broken_s is None or client is None:
+            return None
+        lost = MismatchError(
+            f"the script ended right after an exchange that failed ({self.doing}: {self._error}): its "
+            "last step is lost. Let the loop go on to its end, or agree on the end by gangline.any()"
+        )
+        stopped = client.await_stop(_VERDICT_S)
+        return lost if stopped is None else MismatchError(stopped.reason)
 
     def recover(self, position: Position) -> tuple[View, Truth] | None:
         """Waits for a new group with this worker in it, and enters it; None: this worker may go."""
@@ -142,7 +175,7 @@ class Membership:
             return None
         self.results = truth.results
         self._record(view, truth)
-        self._broken_s = None
+        self._broken_s = self._error = None
         return truth
 
     def call(self, key: tuple[Any, ...], exchange: Callable[[Group], T]) -> T:
@@ -176,3 +209,12 @@ class Membership:
                 team=0 if view.whole is None else view.whole.team,
             )
         )
+
+
+def raise_stopped(error: Exception, stopped: Stopped | None) -> NoReturn:
+    """Raises an error of this worker's, with what the coordinator says of the others' loops."""
+    if stopped is None or not (stopped.places or isinstance(error, ExchangeError)):
+        raise error
+    if isinstance(error, ExchangeError):
+        raise MismatchError(stopped.reason) from error
+    raise MismatchError(f"{error}. Where they are: {stopped.places}") from error

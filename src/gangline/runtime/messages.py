@@ -14,10 +14,12 @@ from gangline.spec.structure import Structure
 from gangline.spec.sync import IN_STEP, Sync
 from gangline.spec.view import View
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_SUMMED = 32768
 """So many values at once can be added up over all teams."""
+MAX_TOLD_BYTES = 64 << 10
+"""What a team can tell the others beside them; a message to a team carries that of all."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -116,6 +118,12 @@ class Failed(Message, frozen=True, kw_only=True, tag="failed"):
     """See `founders_group` for one that failed before there was a view."""
     step: int
     error: str
+    position: tuple[int, ...] = ()
+    """How far the worker has come (`Position`); empty before there is a view."""
+    call: str = ""
+    """What it was doing, for people: `backward()`, `gangline.mean()`."""
+    is_mismatch: bool = False
+    """Whether others do something else at the same time: their loops differ."""
 
 
 class CheckpointWritten(Message, frozen=True, kw_only=True, tag="checkpoint_written"):
@@ -147,6 +155,16 @@ class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
     """The worker leaves on purpose."""
 
     reason: str
+    position: tuple[int, ...] = ()
+    """How far it has come, where its script ended by itself and nobody had asked it to leave."""
+
+
+class Saved(Message, frozen=True, kw_only=True, tag="saved"):
+    """The worker has written a file by `torch.save`, which others may write, too."""
+
+    path: str
+    inode: int
+    is_main: bool
 
 
 class LeaseAsked(Message, frozen=True, kw_only=True, tag="lease_asked"):
@@ -204,6 +222,10 @@ class Told(Message, frozen=True, kw_only=True, tag="told"):
     call: int
     """Which call since the last batch."""
     values: tuple[float, ...]
+    name: str = ""
+    """The call, for people: all teams must make the same."""
+    payload: bytes = b""
+    """What is not added up, but brought to all teams as it is."""
 
 
 class Knocked(Message, frozen=True, kw_only=True, tag="knocked"):
@@ -369,6 +391,24 @@ class Heard(Message, frozen=True, kw_only=True, tag="heard"):
     epoch: int
     call: int
     values: tuple[float, ...]
+    payloads: tuple[bytes, ...] = ()
+    """What each team told beside its values."""
+
+
+class Stopped(Message, frozen=True, kw_only=True, tag="stopped"):
+    """The job ends with an error for everybody: its workers' loops differ."""
+
+    reason: str
+    places: str = ""
+    """Who is where, in short; empty where that is not the difference."""
+
+
+class SavedBy(Message, frozen=True, kw_only=True, tag="saved_by"):
+    """Who has written a file by `torch.save`, where not all of them may."""
+
+    path: str
+    workers: tuple[int, ...]
+    """Empty: nobody but who asks, or only the main worker."""
 
 
 class Pong(Message, frozen=True, kw_only=True, tag="pong"):
@@ -401,6 +441,7 @@ FromWorker = (
     | Exhausted
     | Leaving
     | Goodbye
+    | Saved
     | LeaseAsked
     | Reached
     | RoundDone
@@ -420,6 +461,8 @@ FromCoordinator = (
     | MeasureLink
     | Pong
     | Refused
+    | Stopped
+    | SavedBy
     | LeaseGranted
     | RoundOpened
     | RoundClosed

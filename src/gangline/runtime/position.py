@@ -26,6 +26,11 @@ class Position(NamedTuple):
         """Nothing has been done."""
         return cls(step=0, phase=0, handed_out=-1, calls=0, epoch=0, start=0)
 
+    def describe(self) -> str:
+        """Where in its loop a worker is, for people."""
+        steps = self.step + (self.phase > 0)
+        return f"after {steps} step{'' if steps == 1 else 's'} (epoch {self.epoch})"
+
     def is_behind(self, call: tuple[Any, ...]) -> bool:
         """Whether no worker can still need the result of this collective call."""
         if call[0] == "order":

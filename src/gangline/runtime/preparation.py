@@ -174,7 +174,7 @@ def _begin(session: Session, training: Training, view: View, start: Start | None
     if start is not None:
         training.resume(start)
     if session.is_late or view.whole is not None:
-        training.join(view)
+        training.join(view, is_founder=not session.is_late)
     elif session.group.rank == 0:
         training.record_view(training.views.latest)
         _tell_start(session, start)

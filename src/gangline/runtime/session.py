@@ -17,7 +17,8 @@ from gangline.runtime.client import ControlClient
 from gangline.runtime.communicator import Communicator
 from gangline.runtime.environment import find_launch
 from gangline.runtime.founding import meet, report
-from gangline.runtime.messages import PROTOCOL_VERSION, Hello
+from gangline.runtime.memory import ending_error
+from gangline.runtime.messages import PROTOCOL_VERSION, Goodbye, Hello
 from gangline.runtime.place import Place, place_of
 from gangline.runtime.transports import (
     DEFAULT_TRANSPORT,
@@ -32,10 +33,14 @@ from gangline.spec.wire import WireSettings
 if TYPE_CHECKING:
     from gangline.collectives import Group
     from gangline.eventlog import EventSink
+    from gangline.runtime.coordinator import CoordinatorServer
+    from gangline.runtime.training import Training
     from gangline.spec.errors import ExchangeError
     from gangline.spec.event import Event
 
 _COORDINATOR_WAIT_S = 30.0
+_GOODBYES_S = 3.0
+"""How long a worker that serves the coordinator itself stays for the others."""
 
 
 @dataclass(slots=True)
@@ -82,6 +87,17 @@ class Session:
         """Writes an event to this worker's log."""
         self.events.write(event)
 
+    def say_goodbye(self, training: Training | None) -> None:
+        """Tells the coordinator that this worker ends, and where, if its script ends by itself.
+
+        Before anything is closed: the others must not take it for one that was lost.
+        """
+        if self.client is None:
+            return
+        is_script = training is not None and training.is_ended_by_script and ending_error() is None
+        position = tuple(training.position) if training is not None and is_script else ()
+        self.client.say_goodbye(Goodbye(reason="done", position=position))
+
     def close(self) -> None:
         """Ends all threads, closes all sockets and the log."""
         self.communicator.close()
@@ -90,6 +106,7 @@ class Session:
         if self.door is not None:
             self.door.close()
         if self.place.own_coordinator is not None:
+            _await_goodbyes(self.place.own_coordinator)
             self.place.own_coordinator.stop()
         self.events.close()
 
@@ -151,6 +168,13 @@ def open_session(
         gathering=gathered.attempt,
         timeout_s=timeout_s,
     )
+
+
+def _await_goodbyes(server: CoordinatorServer) -> None:
+    """Others that still train must be told why this worker is not there any more."""
+    deadline = time.monotonic() + _GOODBYES_S
+    while time.monotonic() < deadline and server.hub.has_workers:
+        time.sleep(0.02)
 
 
 def _break_off(communicator: Communicator, door: Door, *, before: tuple[int, int]) -> None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from gangline.runtime.merging import Merging
 from gangline.runtime.messages import (
     MAX_SUMMED,
+    MAX_TOLD_BYTES,
     EpochClosed,
+    Heard,
     LeaseAsked,
     Reached,
     RoundOpened,
@@ -199,19 +201,26 @@ class Teamwork:
 
     # --- sums ------------------------------------------------------------------------------------
 
-    def add_up(self, values: Sequence[float], *, epoch: int, call: int) -> tuple[float, ...]:
+    def add_up(
+        self, values: Sequence[float], *, epoch: int, call: int, name: str, payload: bytes
+    ) -> Heard:
         """The sum over all teams; every member of a team brings that of its team."""
-        if len(values) > MAX_SUMMED:
+        if len(values) > MAX_SUMMED or len(payload) > MAX_TOLD_BYTES:
+            given = f"{len(payload)} bytes" if payload else f"{len(values)} values"
             raise UsageError(
-                f"gangline.mean was given {len(values) - 1} values at once: where groups train at "
-                f"their own pace these go through the coordinator, at most {MAX_SUMMED - 1} of them. "
-                "Bring them together in parts"
+                f"{name} was given {given} by this group: where groups train at their own pace these "
+                f"go through the coordinator, at most {MAX_SUMMED} values of a sum or mean (its weight "
+                f"is one of them), and {MAX_TOLD_BYTES} bytes that are gathered. Bring them together "
+                "in parts"
             )
         post = self._client.post
         if post.heard(epoch, call) is None:
-            self._client.send(Told(epoch=epoch, call=call, values=tuple(values)))
-        heard = self._client.wait_post(lambda: post.heard(epoch, call), "the other teams")
-        return tuple(heard.values)
+            told = Told(epoch=epoch, call=call, values=tuple(values), name=name, payload=payload)
+            self._client.send(told)
+        try:
+            return self._client.wait_post(lambda: post.heard(epoch, call), "the other teams")
+        finally:
+            self._client.withdraw(Told)
 
     def close(self) -> None:
         """Ends what is under way."""

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from gangline.collectives import SoloGroup, meet
+from gangline.collectives import SoloGroup
 from gangline.runtime import sample_state
 from gangline.runtime.agreement import Agreed, Statement
+from gangline.runtime.alike import meet_in
 from gangline.runtime.backward import has_closure
 from gangline.runtime.buffers import Buffers
 from gangline.runtime.by_hand import check_windows, refuse_other_optimizers
@@ -20,7 +21,7 @@ from gangline.runtime.gradient_checks import check_sizes
 from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
 from gangline.runtime.leaving import Departure
-from gangline.runtime.membership import Membership
+from gangline.runtime.membership import BACKWARD, Membership
 from gangline.runtime.position import Position
 from gangline.runtime.probation import Probation
 from gangline.runtime.rates import check_rates, rates_checksum
@@ -30,10 +31,10 @@ from gangline.runtime.snapshot import Snapshot
 from gangline.runtime.stepclock import StepClock
 from gangline.runtime.teaming import Teaming
 from gangline.runtime.telling import tell_epoch, tell_links, tell_pacing, tell_step, tell_view
-from gangline.spec.errors import ExchangeError, UsageError
+from gangline.spec.errors import ExchangeError, MismatchError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from gangline.collectives import Group
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from gangline.runtime.handshake import Introduction
     from gangline.runtime.instruments import Instruments
     from gangline.runtime.layout import Layout
+    from gangline.runtime.messages import Heard
     from gangline.runtime.prepared import Prepared
     from gangline.runtime.regroup import Truth
     from gangline.runtime.resuming import Start
@@ -82,6 +84,8 @@ class Training:
         """Whether the loop has left an epoch, of which somebody's samples are still to be used."""
         self._first_step = 0
         """The step with which the loop began the present epoch."""
+        self._is_astray = False
+        """Whether the others are elsewhere in their loops, until this one comes for another batch."""
         self._clock = StepClock()
         self._pacer, self._probe = instruments.pacer, instruments.probe
         self._checkpointer = instruments.checkpointer
@@ -182,6 +186,24 @@ class Training:
         )
 
     @property
+    def is_ended_by_script(self) -> bool:
+        """Whether nobody has asked this worker to go: if it ends now, its script has ended."""
+        return not (self.is_past or self._departure.is_wanted)
+
+    def find_loss(self) -> Exception | None:
+        """At the end of the script: what is lost by ending here; None where all is well."""
+        if not self.is_ended_by_script:
+            return None
+        team = self._teaming.team
+        if team is not None and team.sync.is_relaxed and self._is_in_epoch:
+            return UsageError(
+                f"the script ended {self.position.describe()}, inside of an epoch: where groups train "
+                f"at their own pace (sync={str(team.sync)!r}) they are merged at its end, and these "
+                "parameters are those of one group. Go through the loader to its end"
+            )
+        return self._membership.find_loss()
+
+    @property
     def epoch(self) -> int:
         """The epoch that the job is in."""
         return self.position.epoch
@@ -194,6 +216,8 @@ class Training:
         """The loop asks for an epoch; False where the job has left that one behind."""
         if not self._is_ahead_of_epoch():
             self.settle()
+        if self._is_astray:
+            self._restart()
         if self.has_left:
             return False
         epoch, self._loop_epoch = self._loop_epoch, self._loop_epoch + 1
@@ -351,7 +375,8 @@ class Training:
         if self._teaming.is_cut_off:
             return self._cut_again()
         self._faults.reach("end", self.position.step)
-        self.collective(meet)
+        name = "the end of an epoch"
+        self.collective(meet_in(name, worker=self.session.place.worker), what=name)
         is_complete = self.has_left or self._is_void or self._meet_teams()
         if self.has_left:
             return True
@@ -390,21 +415,53 @@ class Training:
 
         return self.session.communicator.submit(add)
 
-    def collective(self, exchange: Callable[[Group], T], key: tuple[Any, ...] | None = None) -> T:
-        """A call that all workers make at the same place of their loops, outside of a step."""
+    def collective(
+        self,
+        exchange: Callable[[Group], T],
+        key: tuple[Any, ...] | None = None,
+        *,
+        what: str = "the order of an epoch",
+        before: Callable[[], None] = lambda: None,
+    ) -> T:
+        """A call that all workers make at the same place of their loops, outside of a step.
+
+        `what` is its name, for people; `before` is called before every attempt, and may raise.
+        """
         self._faults.reach("call", self.position.step)
         if key is None and self._batches.is_exhausted and self._batches.is_complete:
             self.settle()  # the last batch was fetched before it was computed
+        self._membership.doing = what
+        try:
+            if key is not None:
+                return self._call(exchange, key, before)
+            said, result = self._call(lambda group: (what, exchange(group)), None, before)
+        finally:
+            self._membership.doing = BACKWARD
+        # Who is behind is given what the others got: that must have been the same call.
+        if said != what:
+            raise MismatchError(
+                f"the workers do not make the same call: {what} here, {said} on the others. All "
+                "workers must make the same gangline calls in the same order"
+            )
+        return result
+
+    def _call(
+        self,
+        exchange: Callable[[Group], T],
+        key: tuple[Any, ...] | None,
+        before: Callable[[], None],
+    ) -> T:
         place = key or (self.position.handed_out, self.position.calls)
-        while not (self.is_past or self._is_on_void_batch):
+        while not (self.is_past or self._is_astray or self._is_on_void_batch):
             if self._membership.is_broken and place not in self._membership.results:
                 step = self.position.step
                 self._recover()
-                if self.position.step > step and place not in self._membership.results:
-                    break  # the others made this call so long ago that nobody remembers its result
+                # Did the others make this call so long ago that nobody remembers its result?
+                self._is_astray = (
+                    self.position.step > step and place not in self._membership.results
+                )
                 continue
-            if self._is_void and self.handout and place not in self._membership.results:
-                break  # nothing of this attempt counts: the call is made when the batch comes again
+            before()
             try:
                 result = self._membership.call(place, exchange)
             except ExchangeError as error:
@@ -491,7 +548,7 @@ class Training:
         try:
             agreed = self._gradients.exchange(self._teaming.stated(statement))
             check_sizes(agreed, self._scrutiny, self.session, self.views.at(handout.step))
-        except ExchangeError as error:
+        except (ExchangeError, MismatchError) as error:
             self._membership.fail(error, self.position)
             self._void()
             return
@@ -600,17 +657,20 @@ class Training:
         if self._checkpointer is not None and self._teaming.is_first:
             self._checkpointer.offer(self.position, self._snapshot, self._membership)
 
-    def add_up(self, team_sum: torch.Tensor) -> torch.Tensor:
-        """The sum over all teams of what a collective call brought: outside of the epochs."""
+    def ask_teams(
+        self, what: str, values: Sequence[float] = (), payload: bytes = b""
+    ) -> Heard | None:
+        """What all teams bring to a call, outside of the epochs; None where this team is alone."""
         team, place = self._teaming.team, (self.position.epoch, self.position.calls)
         while team is not None and not (self._is_in_epoch or self.is_past):
             try:
-                values = team.add_up(team_sum.tolist(), epoch=place[0], call=place[1])
-                return torch.tensor(values, dtype=team_sum.dtype)
+                return team.add_up(
+                    values, epoch=place[0], call=place[1], name=what, payload=payload
+                )
             except ExchangeError as error:
                 self._membership.fail(error, self.position)
                 self._recover()
-        return team_sum
+        return None
 
     # --- losing and finding each other -----------------------------------------------------------
 
@@ -653,10 +713,14 @@ class Training:
         self.views.restart(self.views.newest, start.position.step)
         self._random = start.random
 
-    def join(self, view: View) -> None:
-        """Enters a running job: the others are ahead, and this worker becomes like them."""
+    def join(self, view: View, *, is_founder: bool) -> None:
+        """Enters a running job: the others are ahead, and this worker becomes like them.
+
+        Or a team that is founded, where nobody is ahead.
+        """
         self._enter(view)
         self._restart()
+        self.is_past = self.is_past and not is_founder
 
     def _settle_in(self, view: View, truth: Truth) -> None:
         own = self.position
@@ -679,7 +743,7 @@ class Training:
 
     def _restart(self) -> None:
         """The loop goes on from the job's position, as if it had just come there."""
-        self._is_void = self._teaming.is_cut_off = False
+        self._is_void = self._is_astray = self._teaming.is_cut_off = False
         self.is_past = self._loop_epoch <= self.position.epoch
         self._snapshot.restore()
 

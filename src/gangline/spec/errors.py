@@ -5,6 +5,7 @@
     ├── UsageError          a call, flag or file says something that cannot be done (also a ValueError)
     │   └── UnsupportedError    it is well-formed, but this software refuses it, and says what to do
     ├── MismatchError       workers of one job disagree (another model, data set, loop, version)
+    ├── MainWorkerError     what the main worker does for all has failed
     ├── GradientError       this worker's gradient is wrong, and such workers are put out
     ├── LaunchError         a worker process could not be started, or ended badly
     │   └── LeftBehindError     the job ended without this worker, whose parameters are old
@@ -35,6 +36,10 @@ class MismatchError(GanglineError):
 
 class GradientError(GanglineError):
     """This worker's gradient is not finite or far too large, and the job wants no such worker."""
+
+
+class MainWorkerError(GanglineError):
+    """What the main worker does for all others (a file, a download) has failed there."""
 
 
 class LaunchError(GanglineError):

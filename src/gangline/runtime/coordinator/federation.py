@@ -25,7 +25,19 @@ from gangline.runtime.coordinator.journal import Ended, NoJournal
 from gangline.runtime.coordinator.status import ReplanRequest, Status
 from gangline.runtime.coordinator.team import TeamFactory
 from gangline.runtime.coordinator.teams import Teams
-from gangline.runtime.messages import FromTeam, FromWorker, Goodbye, Hello, Measured, Ready, Refused
+from gangline.runtime.coordinator.verdict import judge_team
+from gangline.runtime.coordinator.writers import Writers
+from gangline.runtime.messages import (
+    FromTeam,
+    FromWorker,
+    Goodbye,
+    Hello,
+    Measured,
+    Ready,
+    Refused,
+    Saved,
+    Stopped,
+)
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
 from gangline.spec.sync import AUTO, IN_STEP
@@ -40,6 +52,7 @@ if TYPE_CHECKING:
     from gangline.runtime.coordinator.journal import Journal
     from gangline.runtime.coordinator.replanning import Planning
     from gangline.runtime.coordinator.team import Team
+    from gangline.runtime.position import Position
     from gangline.spec.sync import Sync
 
 
@@ -81,6 +94,10 @@ class Federation:
         self._watch: SyncWatch | None = None
         """Where it is left to `auto` how the workers are held together."""
         self._ready: dict[int, Ready] = {}
+        self._ended: dict[int, Position] = {}
+        """Whose script has ended by itself, in whichever team, and where."""
+        self._stopped: Stopped | None = None
+        self._writers = Writers(self._root.hellos)
         self._resume()
 
     # --- what the server asks --------------------------------------------------------------------
@@ -90,6 +107,8 @@ class Federation:
         if self._teams is None:
             return self._root.connect(hello)
         known = self._teams.team_of(hello.worker)
+        if self._stopped is not None:
+            return hello.worker, [Outgoing(hello.worker, self._stopped)]
         worker = hello.worker if known is not None else self._root.admit(hello)
         if not self._teams.active and worker in self._ready:
             return worker, [Outgoing(worker, LEFT_BEHIND)]
@@ -113,7 +132,7 @@ class Federation:
             return outgoing + self._root.tick()
         for team in list(self._teams.teams.values()):
             outgoing += self._with_changes(team, team.hub.tick)
-        return outgoing + self._teams.tick() + self._regroup()
+        return outgoing + self._stop_all() + self._teams.tick() + self._regroup()
 
     def receive(self, worker: int, message: FromWorker) -> list[Outgoing]:
         """A worker said something after its hello."""
@@ -121,20 +140,42 @@ class Federation:
             message = self._resolved(message)
         if isinstance(message, Measured) and self._watch is not None:
             self._watch.see_step(worker, exchange_s=message.exchange_s, compute_s=message.compute_s)
+        if isinstance(message, Saved):
+            return [Outgoing(*answer) for answer in self._writers.note(worker, message)]
         if self._teams is None:
             return self._root.receive(worker, message) + self._found_teams()
+        if self._stopped is not None and not isinstance(message, Goodbye):
+            return [Outgoing(worker, self._stopped)]
         self._teams.hear(worker)
         team = self._teams.team_of(worker)
         if team is None:
             return self._adopt(worker)
         if isinstance(message, FromTeam):
-            return self._teams.receive(team, message) + self._regroup()
+            stopped = judge_team(
+                worker, team.number, message, ended=self._ended, sums=self._teams.sums
+            )
+            if stopped is not None:
+                self._say("stop", stopped.reason)
+                return self._stop_all(stopped)
+            return self._teams.receive(team, worker, message) + self._regroup()
         outgoing = self._with_changes(team, lambda: team.hub.receive(worker, message))
         if isinstance(message, Measured):
             outgoing += self._teams.note(team, message)
-        if isinstance(message, Goodbye) and not self._teams.active:
-            self._journal.append(Ended())
-        return outgoing
+        if isinstance(message, Goodbye):
+            self._ended |= team.hub.ended
+            if not self._teams.active:
+                self._journal.append(Ended())
+        return outgoing + self._stop_all()
+
+    def _stop_all(self, stopped: Stopped | None = None) -> list[Outgoing]:
+        """Where one team's job ends with an error, so does that of all."""
+        assert self._teams is not None
+        hubs = [team.hub for team in self._teams.teams.values()]
+        stopped = stopped or next((hub.stopped for hub in hubs if hub.stopped is not None), None)
+        if stopped is None or self._stopped is not None:
+            return []
+        self._stopped = stopped
+        return [out for hub in hubs if hub.stopped is None for out in hub.stop(stopped)]
 
     def ask_to_leave(self, worker: int) -> list[Outgoing]:
         """Somebody wants a worker to go. Raises UsageError where it cannot."""
@@ -170,6 +211,11 @@ class Federation:
         is_parting = any(team.hub is self._root for team in active)
         is_other = wanted != present or len(sync.rates) != len(self._teams.sync.rates)
         return self._teams.set_sync(sync, is_regrouping=is_parting or is_other)
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether somebody is connected who has not said goodbye."""
+        return any(one.is_connected and one.state != "gone" for one in self.status().workers)
 
     def status(self) -> Status:
         """A snapshot for people."""
@@ -376,4 +422,6 @@ class Federation:
         self._ready = {one: own for one in hellos if (own := self._root.readied(one)) is not None}
         self._teams = self._make_teams(found.ready)
         self._teams.take_over(found.teams, found.sync, found.scopes)
+        for team in found.teams.values():
+            self._ended |= team.hub.ended
         self._teams.replay(self._journal.records)

@@ -20,7 +20,7 @@ from gangline.control import (
 )
 from gangline.control.watch import Watch
 from gangline.runtime.coordinator.checkpoints import judge
-from gangline.runtime.coordinator.journal import Ended
+from gangline.runtime.coordinator.journal import Ended, Finished
 from gangline.runtime.coordinator.lookout import Question
 from gangline.runtime.coordinator.mind import Mind
 from gangline.runtime.coordinator.mind import Outgoing as Outgoing
@@ -43,6 +43,7 @@ from gangline.runtime.messages import (
     Ready,
     Refused,
     Shown,
+    Stopped,
     founders_group,
 )
 from gangline.spec.errors import UsageError
@@ -121,7 +122,9 @@ class Hub(Mind):
         view = self._view
         missed: list[FromCoordinator] = [self._roster.gathered(worker, view)]
         is_dismissed = worker in self._dismissed
-        if self._is_over and not is_dismissed:
+        if self._stopped is not None:
+            missed.append(self._stopped)
+        elif self._is_over and not is_dismissed:
             missed.append(LEFT_BEHIND)
         elif view is not None:
             was_in = worker in view.members or is_dismissed or self._roster.has_trained(worker)
@@ -160,7 +163,7 @@ class Hub(Mind):
             case Leaving():
                 return self._on_leaving(worker)
             case Goodbye():
-                return self._on_goodbye(worker)
+                return self._on_goodbye(worker, message)
             case Hello():
                 raise UsageError(f"worker {worker} said hello twice on one connection")
             case _:
@@ -214,6 +217,8 @@ class Hub(Mind):
     def _on_failed(self, worker: int, failed: Failed) -> list[Outgoing]:
         view = self._view
         founded = self._roster.founded
+        if self._stopped is not None:
+            return [Outgoing(worker, self._stopped)]
         if view is not None and worker in self._dismissed:
             return [Outgoing(worker, Dismissed())]
         if view is not None and worker not in view.members and failed.group >= 0:
@@ -222,7 +227,10 @@ class Hub(Mind):
             present = view.group
         else:
             present = founders_group(0 if founded is None else founded.attempt)
-        if failed.group == present:
+        if failed.group == present and worker not in self._changes.newcomers:
+            self._verdict.hear_failure(worker, failed, self._clock())
+        # Who cannot see others come and go ends by itself, unless the loops differ.
+        if failed.group == present and self._roster.is_elastic(self._members):
             self._lookout.watch.report_failure(worker, failed.error, self._clock())
         return self._look()
 
@@ -272,14 +280,19 @@ class Hub(Mind):
         self._dismissed.add(worker)
         return [Outgoing(worker, Dismissed())]
 
-    def _on_goodbye(self, worker: int) -> list[Outgoing]:
+    def _on_goodbye(self, worker: int, goodbye: Goodbye) -> list[Outgoing]:
         workers = self._roster.workers
+        was_asked = worker in self._dismissed or workers[worker].state == "leaving"
         workers[worker].state = "gone"
         self._changes.forget(worker)
         members = () if self._control is None else self._control.members
         newcomers = self._changes.newcomers if self._group > 0 else frozenset()
+        if worker in {*members} - newcomers and not was_asked:
+            if self._verdict.hear_goodbye(worker, goodbye):
+                self._journal.append(Finished(worker=worker, position=goodbye.position))
+            self._lookout.watch.lose_connection(worker, self._clock())
         if not all(workers[one].state == "gone" for one in {*members} - newcomers):
-            return []
+            return self._look()
         if members and not self._is_over:
             self._is_over = True
             self._journal.append(Ended())
@@ -301,6 +314,9 @@ class Hub(Mind):
         """Looks whether somebody is lost, and has that decided."""
         if self._is_over:
             return []
+        stopped = self._verdict.judge(self._members, self._clock())
+        if stopped is not None:
+            return self._end(stopped)
         has_tried = self._is_recovered and not self._lookout.watch.has_stepped
         may_retry = self._control is not None and not has_tried
         seen = self._lookout.look(self._clock(), may_retry=may_retry)
@@ -308,11 +324,22 @@ class Hub(Mind):
             return []
         if isinstance(seen, Question):
             return _asked(seen)
+        waiting = {*self._lookout.watch.waiting} - self._changes.newcomers
+        stopped = self._verdict.judge_waiting(seen.workers, waiting)
+        if stopped is not None and not self._lookout.watch.has_failed:
+            return self._end(stopped)
+        if seen.workers and {*seen.workers} <= {*self._verdict.ended} and not waiting:
+            return []  # their scripts have ended, and so will those of the others
         for worker in seen.workers:
             self._roster.workers[worker].state = "lost"
         if self._control is not None:
             return self._decide(WorkersLost(workers=seen.workers, reason=seen.reason))
         return self._found_again(seen.workers, seen.reason)
+
+    def _end(self, stopped: Stopped) -> list[Outgoing]:
+        """The workers' loops differ: the job ends with an error for everybody."""
+        self._say(Decision(t=self._clock(), what="stop", reason=stopped.reason, numbers={}))
+        return self.stop(stopped)
 
     def _found_again(self, lost: tuple[int, ...], reason: str) -> list[Outgoing]:
         """A founder is lost before there is a view: the others begin without it."""

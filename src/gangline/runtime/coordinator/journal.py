@@ -74,6 +74,13 @@ class Lowered(Record, frozen=True, kw_only=True, tag="lowered"):
     max_samples: int
 
 
+class Finished(Record, frozen=True, kw_only=True, tag="finished"):
+    """A member's script has ended by itself, at this position."""
+
+    worker: int
+    position: tuple[int, ...]
+
+
 class Published(Record, frozen=True, kw_only=True, tag="published"):
     """A view was made known."""
 
@@ -100,7 +107,7 @@ class InTeam(Record, frozen=True, kw_only=True, tag="in_team"):
     """What a team keeps of its own members and views."""
 
     team: int
-    record: Greeted | Founded | Readied | Lowered | Published | Ended
+    record: Greeted | Founded | Readied | Lowered | Finished | Published | Ended
 
 
 class TeamFounded(Record, frozen=True, kw_only=True, tag="team_founded"):
@@ -181,6 +188,7 @@ AnyRecord = (
     | Founded
     | Readied
     | Lowered
+    | Finished
     | Published
     | Restructured
     | Ended

@@ -25,19 +25,21 @@ from gangline.control import (
 )
 from gangline.control.changes import Changes
 from gangline.control.watch import Watch
-from gangline.runtime.coordinator.journal import Journal, NoJournal, Published
+from gangline.runtime.coordinator.journal import Ended, Journal, NoJournal, Published
 from gangline.runtime.coordinator.lookout import Lookout
 from gangline.runtime.coordinator.replanning import Planning, Replanning
 from gangline.runtime.coordinator.replay import Memory, replay
 from gangline.runtime.coordinator.roster import Roster
 from gangline.runtime.coordinator.status import Status
 from gangline.runtime.coordinator.tally import Tally
+from gangline.runtime.coordinator.verdict import Verdict
 from gangline.runtime.messages import (
     Dismissed,
     FromCoordinator,
     Hello,
     Metrics,
     Ready,
+    Stopped,
     ViewPublished,
 )
 from gangline.spec.event import Decision
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
     from gangline.control.detection import Detector
     from gangline.eventlog import EventSink
+    from gangline.runtime.position import Position
     from gangline.spec.view import View, Whole
 
 
@@ -94,6 +97,9 @@ class Mind:
         self._changes = Changes()
         self._dismissed = memory.dismissed
         self._is_over = False
+        self._verdict = Verdict(memory.finished)
+        self._stopped: Stopped | None = None
+        """Why the job has ended with an error for everybody."""
         self._metrics: dict[int, Metrics] = {}
         self._control: ControlState | None = None
         self._tally = Tally(())
@@ -145,6 +151,26 @@ class Mind:
     def is_over(self) -> bool:
         """Whether all members have said goodbye."""
         return self._is_over
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """Why the job has ended with an error for everybody; None where it has not."""
+        return self._stopped
+
+    @property
+    def ended(self) -> dict[int, Position]:
+        """Whose script has ended by itself, and where."""
+        return self._verdict.ended
+
+    def stop(self, stopped: Stopped) -> list[Outgoing]:
+        """Ends the job with an error for everybody who has not ended."""
+        self._stopped, self._is_over = stopped, True
+        self._journal.append(Ended())
+        return [
+            Outgoing(worker, stopped)
+            for worker, one in self._roster.workers.items()
+            if one.is_connected and one.state != "gone"
+        ]
 
     @property
     def founding(self) -> dict[int, Ready] | None:
@@ -230,6 +256,7 @@ class Mind:
     def _begin_group(self, command: PublishView) -> None:
         view = command.view
         self._changes.begin_group(view.number, old=tuple(self._member_since), new=view.members)
+        self._verdict.begin_group()
         self._is_recovered = command.is_recovery
         self._group = view.group
         self._member_since = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.runtime.coordinator.journal import (
+    Finished,
     Founded,
     Greeted,
     Lowered,
@@ -43,6 +44,8 @@ class Memory(msgspec.Struct, kw_only=True):
     """Who left, and is told so when it comes back for word of it."""
     member_since: dict[int, int] = {}
     """The group from which on each present member has been in all."""
+    finished: dict[int, tuple[int, ...]] = {}
+    """Whose script has ended by itself, and where."""
 
 
 def replay(records: Iterable[AnyRecord]) -> Memory:
@@ -58,6 +61,8 @@ def replay(records: Iterable[AnyRecord]) -> Memory:
                 memory.ready[worker] = ready
             case Lowered(worker=worker, max_samples=max_samples):
                 memory.lowered[worker] = max_samples
+            case Finished(worker=worker, position=position):
+                memory.finished[worker] = position
             case Restructured():
                 memory.restructured = record
             case Published():

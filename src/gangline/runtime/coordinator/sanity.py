@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gangline.runtime.messages import (
     MAX_SUMMED,
+    MAX_TOLD_BYTES,
     CheckpointWritten,
     Exhausted,
     Failed,
@@ -31,6 +32,7 @@ from gangline.runtime.messages import (
     Ready,
     RoundDone,
     RoundFailed,
+    Saved,
     Shown,
     Told,
 )
@@ -46,6 +48,7 @@ MAX_COUNT = 1 << 48
 MAX_TEXT = 64 << 10
 MAX_WORKERS = 65536
 _MAX_NAME = 1024
+_MAX_PATH = 4096
 _MAX_S = 1e9
 _MAX_DRIFT = 1e12
 _MAX_STEP = 1 << 40
@@ -122,10 +125,16 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
         case Failed():
             yield "group", message.group, _is_count(abs(message.group))
             yield "error", message.error, len(message.error) <= MAX_TEXT
+            yield "call", message.call, len(message.call) <= _MAX_NAME
+            yield "position", message.position, _is_position(message.position)
         case CheckpointWritten():
             yield "step", message.step, _is_count(message.step)
         case Goodbye():
             yield "reason", message.reason, len(message.reason) <= MAX_TEXT
+            yield "position", message.position, _is_position(message.position)
+        case Saved():
+            yield "path", message.path, len(message.path) <= _MAX_PATH
+            yield "inode", message.inode, 0 <= message.inode < 1 << 64
         case LeaseAsked() | Reached() | RoundDone() | RoundFailed() | Told():
             yield from _of_team(message)
 
@@ -150,6 +159,8 @@ def _of_team(message: FromTeam) -> Iterator[tuple[str, object, bool]]:
         case Told():  # the values may be anything: a loss that is not a number is one, too
             counts = ("epoch", "call")
             yield "values", message.values, len(message.values) <= MAX_SUMMED
+            yield "name", message.name, len(message.name) <= _MAX_NAME
+            yield "payload", message.payload, len(message.payload) <= MAX_TOLD_BYTES
     for field in counts:
         value: int = getattr(message, field)
         yield field, value, _is_count(value)
@@ -169,6 +180,10 @@ def _of_ready(ready: Ready) -> Iterator[tuple[str, object, bool]]:
     yield "shares", shares, all(_is_between(share, 1e30) for share in shares)
     workers = () if ready.structure is None else ready.structure.workers
     yield "structure", workers, all(0 <= worker < MAX_WORKERS for worker in workers)
+
+
+def _is_position(position: tuple[int, ...]) -> bool:
+    return len(position) <= 8 and all(-1 <= value <= MAX_COUNT for value in position)
 
 
 def _is_count(value: int) -> bool:

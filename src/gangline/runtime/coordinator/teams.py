@@ -79,7 +79,8 @@ class Teams:
         self._last_whole = -1
         """The last round for which all teams waited, and that was committed."""
         self._epoch_closed: EpochClosed | None = None
-        self._sums = Sums()
+        self.sums = Sums()
+        """What they add up outside of the epochs."""
         self._attendance = Attendance()
         self._unsettled: str | None = None
         """Why some team is still to be told its place."""
@@ -174,7 +175,7 @@ class Teams:
             scope.clock.add_samples(report.samples)
         return self._open_if_due() + self._divide()
 
-    def receive(self, team: Team, message: FromTeam) -> list[Outgoing]:
+    def receive(self, team: Team, worker: int, message: FromTeam) -> list[Outgoing]:
         """A member said something that concerns all teams."""
         match message:
             case LeaseAsked():
@@ -188,14 +189,14 @@ class Teams:
                 reason = f"team {team.number}: {error}"
                 return self._close_failed(number, reason) if is_own else []
             case Told():
-                return self._add_up(team, message)
+                return self._add_up(team, worker, message)
 
     def catch_up(self, worker: int, team: Team) -> list[Outgoing]:
         """What a worker must know that comes, or comes back. Leases it asks for itself."""
         scopes = self._merges.of(team.number)
         closed = {one.number: one for scope in scopes for one in scope.closed}
         told: list[FromCoordinator] = [closed[number] for number in sorted(closed)]
-        told += self._sums.heard
+        told += self.sums.heard
         told += [
             scope.opening(scope.round, self._hellos)
             for scope in scopes
@@ -446,17 +447,17 @@ class Teams:
 
     # --- sums ------------------------------------------------------------------------------------
 
-    def _add_up(self, team: Team, told: Told) -> list[Outgoing]:
-        known = self._sums.find(told)
+    def _add_up(self, team: Team, worker: int, told: Told) -> list[Outgoing]:
+        known = self.sums.find(told)
         if known is not None:
             return team.tell(known)
-        self._sums.add(team.number, told)
+        self.sums.add(team.number, worker, told)
         return self._tell_sums()
 
     def _tell_sums(self) -> list[Outgoing]:
         """What is complete now; also because a team is gone that it waited for."""
         teams = self.active
-        found = self._sums.complete([team.number for team in teams])
+        found = self.sums.complete([team.number for team in teams])
         return [out for heard in found for team in teams for out in team.tell(heard)]
 
     # --- after a restart -------------------------------------------------------------------------
