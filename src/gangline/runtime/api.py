@@ -23,7 +23,7 @@ from gangline.runtime.preparation import Options, set_up
 from gangline.runtime.refusals import check_loader
 from gangline.runtime.sample_state import SampleState as SampleState
 from gangline.runtime.session import open_session
-from gangline.spec.errors import GanglineError, UnsupportedError, UsageError
+from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ def _end() -> None:
         try:
             training.finish()
             error = training.find_loss()
-        except GanglineError as failure:
+        except Exception as failure:
             error = failure
     shutdown()
     if error is not None:
