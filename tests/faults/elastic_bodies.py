@@ -22,6 +22,7 @@ import gangline
 from gangline.eventlog import read_run
 from gangline.spec.errors import ExchangeAborted
 from gangline.spec.event import Decision, FaultFired
+from gangline.spec.faults import Fault
 from gangline.spec.launch import Launch
 
 FEATURES, CLASSES = 6, 3
@@ -55,6 +56,8 @@ class Setup:
     """A folder for checkpoints, one after every other step."""
     breaks_off: tuple[int, str] | None = None
     """A worker whose wait for something of the coordinator is broken off, once."""
+    hangs_in: tuple[int, int, int, float] | None = None
+    """A worker, a step, which `average` since its batch was handed out, and for how many seconds."""
     dies: dict[int, str] = field(default_factory=dict)
     """Workers that are killed before the first view: `in prepare`, `shaking hands` or `when ready`."""
 
@@ -73,6 +76,9 @@ class Parts:
         self.setup = setup
         self.is_alone = is_alone
         self.means: list[float] = []
+        self.found_after: dict[int, Any] = {}
+        """What the workers found together after each epoch."""
+        self.num_averaged = (-1, 0)
         self.exaggeration = 1.0
         if not is_alone:
             gangline.init(timeout_s=40)
@@ -146,6 +152,23 @@ class Parts:
         model.train()
         value = total / max(count, 1)
         self.means.append(value if self.is_alone else gangline.mean(value, weight=count))
+
+    def average(self, value: float) -> float:
+        """The mean over all workers; one of them is stopped at the door, where the setup says so."""
+        if self.is_alone:
+            return value
+        job = gangline.runtime.api._job
+        step, count = job.training.position.handed_out, 0
+        if self.num_averaged[0] == step:
+            count = self.num_averaged[1] + 1
+        self.num_averaged = (step, count)
+        if self.setup.hangs_in is not None:
+            *place, for_s = self.setup.hangs_in
+            if place == [job.session.place.worker, step, count]:
+                job.training._faults._happen(
+                    Fault(worker=place[0], kind="hang", step=step, for_s=for_s)
+                )
+        return gangline.mean(value)
 
 
 def wait_for(what: str) -> None:
@@ -225,6 +248,27 @@ def plain(parts: Parts) -> dict[str, Any]:
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
         parts.validate(model)
+    return describe([model], [optimizer])
+
+
+def averaging(parts: Parts) -> dict[str, Any]:
+    """Two means in a row, after every step and after every epoch; the rate follows the epochs."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader(), stateful=(schedule,))
+    for epoch in parts.epochs():
+        loss = torch.zeros(())
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            parts.average(loss.item())
+            parts.average(float(len(x)))
+        found = (parts.average(loss.item()), parts.average(float(epoch)))
+        parts.found_after[epoch] = found
+        schedule.step()
     return describe([model], [optimizer])
 
 
@@ -344,4 +388,4 @@ def run_body(setup: Setup, *, is_alone: bool) -> dict[str, Any]:
         state = globals()[setup.loop](parts)
     finally:
         torch.set_default_dtype(before)
-    return {"state": state, "means": parts.means}
+    return {"state": state, "means": parts.means, "found_after": parts.found_after}

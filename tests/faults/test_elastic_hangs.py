@@ -112,3 +112,25 @@ def test_the_others_wait_for_a_worker_that_is_slow(tmp_path: Path) -> None:
     outcome = run_with(tmp_path, setup, faults)
     judge(outcome, setup, faults)
     assert regroups(outcome) == []
+
+
+AFTER_EPOCH = 5
+"""The last step of the first epoch."""
+
+
+@pytest.mark.parametrize("step", [3, AFTER_EPOCH], ids=["in a step", "at the end of an epoch"])
+@pytest.mark.parametrize("call", [0, 1])
+def test_a_worker_comes_back_in_the_middle_of_calls_that_were_made_without_it(
+    tmp_path: Path, step: int, call: int
+) -> None:
+    """The calls that it still has to make were made long ago: it makes none of them with the others."""
+    place = call + 2 * (step == AFTER_EPOCH)
+    setup = Setup(loop="averaging", epochs=4, hangs_in=(1, step, place, HANG_S), wait={10: BACK})
+    outcome = run_with(tmp_path, setup, [])
+    judge(outcome, setup, [hang(1, step, "forward", HANG_S)])
+    assert 20 in outcome.steps_of(1), "it takes part in the last epoch"
+    first, second, third = (result["found_after"] for result in outcome.results.values())
+    assert first == third
+    assert set(first) == {0, 1, 2, 3}
+    assert {0, 2, 3} <= set(second), "at most it has missed an epoch"
+    assert all(first[epoch] == found for epoch, found in second.items())

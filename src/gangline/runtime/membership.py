@@ -157,8 +157,8 @@ class Membership:
         self.results = {key: value for key, value in self.results.items() if not is_old(key)}
 
     def forget_calls(self) -> None:
-        """All members have come to the same place: nobody is behind for a call before it."""
-        self.forget(lambda key: key[0] != "order")
+        """All members have come to the same place: nobody is behind for a call in a step before it."""
+        self.forget(lambda key: isinstance(key[0], int))
 
     def _record(self, view: View, truth: Truth) -> None:
         assert self._broken_s is not None

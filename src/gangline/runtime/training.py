@@ -18,7 +18,7 @@ from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
 from gangline.runtime.leaving import Departure
 from gangline.runtime.membership import Membership
-from gangline.runtime.position import Position
+from gangline.runtime.position import BETWEEN, NOWHERE, Position
 from gangline.runtime.probation import Probation
 from gangline.runtime.rates import check_rates, rates_checksum
 from gangline.runtime.scrutiny import Scrutiny
@@ -70,6 +70,8 @@ class Training:
         self.is_past = False
         """Whether the user's loop is in an epoch that the job has left behind: it is alone there."""
         self._loop_epoch = 0
+        self._num_between = 0
+        self._overtaken = NOWHERE
         self._is_in_epoch = False
         self._is_void = False
         self._clock = StepClock()
@@ -148,10 +150,13 @@ class Training:
             return False
         epoch, self._loop_epoch = self._loop_epoch, self._loop_epoch + 1
         self._clock.lap()
-        self._is_in_epoch = True
+        self._num_between = 0
         if epoch > self.position.epoch:
             self._set(epoch=epoch, start=0)
-        was_past, self.is_past = self.is_past, epoch < self.position.epoch
+        was_past = self.is_past or self._overtaken[0] > self.position.handed_out
+        self.is_past, self._is_void = epoch < self.position.epoch, False
+        self._is_in_epoch = not self.is_past
+        self._arrive()
         if was_past and not self.is_past and self.position.start:
             self._snapshot.restore()  # what the loop did at the end of past epochs was done already
         elif not self.is_past:
@@ -234,23 +239,37 @@ class Training:
     def collective(self, exchange: Callable[[Group], T], key: tuple[Any, ...] | None = None) -> T:
         """A call that all workers make at the same place of their loops, outside of a step."""
         self._faults.reach("call", self.position.step)
-        place = key or (self.position.handed_out, self.position.calls)
-        while not self.is_past:
+        place = key or self._place_of_call()
+        while not self._is_alone_in(place):
             if self._membership.is_broken and place not in self._membership.results:
-                step = self.position.step
                 self._recover()
-                if self.position.step > step and place not in self._membership.results:
-                    break  # the others made this call so long ago that nobody remembers its result
                 continue
             try:
                 result = self._membership.call(place, exchange)
+                break
             except ExchangeError as error:
                 self._membership.fail(error, self.position)
-            else:
-                if key is None:
-                    self._set(calls=self.position.calls + 1)
-                return result
-        return exchange(SoloGroup())
+        else:
+            result = exchange(SoloGroup())
+        if key is None:
+            self._set(calls=self.position.calls + 1)
+            self._num_between += not self._is_in_epoch
+        return result
+
+    def _place_of_call(self) -> tuple[Any, ...]:
+        """Names the next collective call: by the step, or between two epochs by the next epoch."""
+        if self._is_in_epoch:
+            return (self.position.handed_out, self.position.calls)
+        return (BETWEEN, self._loop_epoch, self._num_between)
+
+    def _is_alone_in(self, place: tuple[Any, ...]) -> bool:
+        """Whether the others make this call no more, and nobody remembers its result."""
+        if self.has_left:
+            return True
+        if isinstance(place[0], str):
+            return place not in self._membership.results and self.position.is_behind(place)
+        is_made = self.is_past or place < self._overtaken
+        return is_made and place not in self._membership.results
 
     # --- backward passes -------------------------------------------------------------------------
 
@@ -420,8 +439,8 @@ class Training:
 
     def add_up(self, team_sum: torch.Tensor) -> torch.Tensor:
         """The sum over all teams of what a collective call brought: outside of the epochs."""
-        team, place = self._teaming.team, (self.position.epoch, self.position.calls)
-        while team is not None and not (self._is_in_epoch or self.is_past):
+        team, place = self._teaming.team, (self._loop_epoch, self._num_between)
+        while team is not None and not (self._is_in_epoch or self.has_left):
             try:
                 values = team.add_up(team_sum.tolist(), epoch=place[0], call=place[1])
                 return torch.tensor(values, dtype=team_sum.dtype)
@@ -479,6 +498,7 @@ class Training:
 
     def _settle_in(self, view: View, truth: Truth) -> None:
         own = self.position
+        self._overtaken = truth.position[2:4] if truth.was_behind else NOWHERE
         self._gradients.reset()
         self._buffers.settle()
         self.views.restart(view, truth.position.step)
@@ -498,7 +518,14 @@ class Training:
         self._is_void = self._teaming.is_cut_off = False
         self.handout = None
         self.is_past = self._loop_epoch <= self.position.epoch
+        self._is_in_epoch = self._is_in_epoch and not self.is_past
+        self._arrive()
         self._snapshot.restore()
+
+    def _arrive(self) -> None:
+        """Unless it is in a past epoch, the loop goes on from where the others are."""
+        if not self.is_past and self._overtaken > self.position[2:4]:
+            self._set(handed_out=self._overtaken[0], calls=self._overtaken[1])
 
     def _set(self, **fields: int) -> None:
         self.position = self.position._replace(**fields)

@@ -25,6 +25,7 @@ from gangline.runtime.messages import (
     EpochClosed,
     FromCoordinator,
     FromTeam,
+    Heard,
     LeaseAsked,
     Reached,
     RoundDone,
@@ -450,6 +451,10 @@ class Teams:
         known = self._sums.find(told)
         if known is not None:
             return team.tell(known)
+        if (
+            told.epoch <= self.lending.book.epoch
+        ):  # all have begun it since: what it was is forgotten
+            return team.tell(Heard(epoch=told.epoch, call=told.call, values=told.values))
         self._sums.add(team.number, told)
         return self._tell_sums()
 
