@@ -7,6 +7,7 @@ The coordinator may go away and come back: training goes on, and the line is tak
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import ssl
 import sys
@@ -36,6 +37,7 @@ from gangline.runtime.messages import (
     Leaving,
     Measured,
     MeasureLink,
+    OfTeam,
     Ping,
     Pong,
     Probe,
@@ -52,15 +54,17 @@ from gangline.runtime.messages import (
 from gangline.runtime.probing import find_reached
 from gangline.runtime.teampost import TeamPost
 from gangline.runtime.tls import client_context, explain
-from gangline.spec.errors import ExchangeAborted, LaunchError, LeftBehindError
+from gangline.spec.errors import ExchangeAborted, LaunchError, LeftBehindError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gangline.spec.address import WireAddress
-    from gangline.spec.view import View
+    from gangline.spec.view import View, Whole
 
 T = TypeVar("T")
+
+_log = logging.getLogger("gangline.worker")
 
 _PING_INTERVAL_S = 0.5
 _DEAF_S = 5.0
@@ -101,6 +105,8 @@ class ControlClient:
         """The newest group that replaced a broken one."""
         self.entered = -1
         """The group that this worker has entered."""
+        self.team = -1
+        """The team whose group it has entered; -1: that of all workers, who are in step."""
         self.has_moved = False
         """Whether the newest view is that of another team than this worker has been in."""
         self.post = TeamPost()
@@ -109,6 +115,7 @@ class ControlClient:
         self._waiting_s = waiting_s
         self._standing: dict[type[FromWorker], FromWorker] = {}
         self._find_url = find_url
+        self._url = ""
         self._token = token
         self._authority = authority
         self._hello = hello
@@ -137,6 +144,8 @@ class ControlClient:
 
     def send(self, message: FromWorker) -> None:
         """Queues a message; never waits. What the coordinator must know is said again to a new one."""
+        if isinstance(message, OfTeam):
+            message = msgspec.structs.replace(message, team=self.team)
         if isinstance(message, Leaving):
             of_team = {k: one for k, one in self._standing.items() if isinstance(one, FromTeam)}
             self._standing = {**of_team, Leaving: message}
@@ -210,8 +219,17 @@ class ControlClient:
         return self._wait(find, timeout_s, "a view with this worker in it")[0]
 
     def poll_group(self, last: int, *, worker: int, timeout_s: float) -> tuple[View | None] | None:
-        """As `wait_group`; None where there is no such view in time."""
-        return self._poll(lambda: self._find_group(last, worker), timeout_s)
+        """As `wait_group`; None where there is no such view in time.
+
+        Raises ExchangeAborted where it was given another team, whose groups have other numbers.
+        """
+
+        def find() -> tuple[View | None] | None:
+            if self.has_moved:
+                raise ExchangeAborted("this worker was given another team")
+            return self._find_group(last, worker)
+
+        return self._poll(find, timeout_s)
 
     def is_out(self, worker: int, *, last: int) -> bool:
         """Whether the coordinator is there, and others went on from the group `last` without it."""
@@ -310,9 +328,11 @@ class ControlClient:
                 if error.response.status_code in _UNAUTHORISED:
                     self._refuse("its token is not that of a worker of this run")
             except ssl.SSLCertVerificationError as error:
-                self._refuse(explain(error, url=self._find_url(), authority=self._authority))
+                self._refuse(explain(error, url=self._url, authority=self._authority))
             except (OSError, WebSocketException, msgspec.DecodeError, UnicodeError, LaunchError):
                 pass  # the coordinator is away, or talks nonsense: try again
+            except Exception:  # whatever it is, this worker must not go deaf for good
+                _log.exception("what the coordinator said could not be heard")
             with self._changed:
                 self._connection = None
                 cut_s = self._cut_until_s - time.monotonic()
@@ -321,10 +341,10 @@ class ControlClient:
             attempt += 1
 
     def _connect(self) -> ClientConnection:
-        url = self._find_url()
+        self._url = self._find_url()
         return connect(
-            f"{url}/ws/worker",
-            ssl=client_context(self._authority) if url.startswith("wss") else None,
+            f"{self._url}/ws/worker",
+            ssl=client_context(self._authority) if self._url.startswith("wss") else None,
             additional_headers={"Authorization": f"Bearer {self._token}"},
             max_size=MAX_MESSAGE_BYTES,
             open_timeout=_DEAF_S,
@@ -387,9 +407,7 @@ class ControlClient:
     def _note_team(self, view: View) -> None:
         """Views and groups of another team have numbers of their own."""
         known = self._published.get(self.newest_view)
-        if known is None or view.whole is None or known.view.whole is None:
-            return
-        if known.view.whole.team != view.whole.team:
+        if known is not None and not _is_same_team(known.view.whole, view.whole):
             self._published.clear()
             self.has_moved = True
             self.newest_recovery = -1
@@ -405,7 +423,9 @@ class ControlClient:
     def _refuse(self, reason: str, *, is_left_behind: bool = False) -> None:
         text = f"the coordinator refused this worker: {reason}"
         with self._changed:
-            self._refusal = LeftBehindError(text) if is_left_behind else LaunchError(text)
+            # Who was never in a view may be refused for what all workers have in common.
+            kind = RefusedError if self._published else LaunchError
+            self._refusal = (LeftBehindError if is_left_behind else kind)(text)
             self._changed.notify_all()
         self._break_off(sys.maxsize, 0)
 
@@ -437,3 +457,13 @@ class ControlClient:
             while self._connection is None and not self._is_closed and self._refusal is None:
                 self._changed.wait()
             return self._connection
+
+
+def _is_same_team(before: Whole | None, after: Whole | None) -> bool:
+    """Whether the numbers of two views, and of their groups, are counted by the same team.
+
+    The workers of a job that was one become a team, which is called the root; others do not.
+    """
+    if before is None or after is None:
+        return after is None or after.is_root
+    return before.team == after.team

@@ -44,6 +44,7 @@ class Membership:
         snapshot: Snapshot,
         *,
         group: int,
+        team: int,
         probation: Probation,
     ) -> None:
         self._session = session
@@ -57,6 +58,7 @@ class Membership:
         """The number of the group that this worker is in, or was in last."""
         if session.client is not None:
             session.client.entered = group
+            session.client.team = team
         self.results: Results = {}
 
     @property
@@ -111,9 +113,9 @@ class Membership:
         assert client is not None
         assert door is not None
         client.entered = view.group
+        client.team = view.team
         # Teams number their groups each for itself, and the founders met in another one before.
-        attempt = 0 if view.whole is None else 1 + view.whole.team
-        key = GroupKey(run=self._session.place.run, view=view.group, attempt=attempt)
+        key = GroupKey(run=self._session.place.run, view=view.group, attempt=1 + view.team)
         communicator = self._session.communicator
         try:
             communicator.make(

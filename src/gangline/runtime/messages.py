@@ -84,6 +84,8 @@ class Measured(Message, frozen=True, kw_only=True, tag="measured"):
     """Loading and updating."""
     hops: tuple[tuple[int, float], ...] = ()
     """How many seconds a MiB takes to peers, by their rank, where that is known."""
+    team: int = -1
+    """The team that it is said of; -1: that of all workers, who are in step."""
 
 
 class Shown(Message, frozen=True, kw_only=True, tag="shown"):
@@ -157,6 +159,8 @@ class LeaseAsked(Message, frozen=True, kw_only=True, tag="lease_asked"):
     """Which of the team's leases in this epoch, from 0."""
     length: int
     """How many samples the epoch has."""
+    team: int = -1
+    """The team that it is said of; -1: that of all workers, who are in step."""
 
 
 class Reached(Message, frozen=True, kw_only=True, tag="reached"):
@@ -172,6 +176,8 @@ class Reached(Message, frozen=True, kw_only=True, tag="reached"):
     """The newest round that the team has taken part in."""
     length: int = 0
     """How many samples the epoch has; of workers that have trained in step so far, and are to part."""
+    team: int = -1
+    """The team that it is said of; -1: that of all workers, who are in step."""
 
 
 class RoundDone(Message, frozen=True, kw_only=True, tag="round_done"):
@@ -188,6 +194,8 @@ class RoundDone(Message, frozen=True, kw_only=True, tag="round_done"):
     drift: float
     """How far the team's copy is from the mean, by how far the mean has moved since the last round."""
     sent_bytes: int
+    team: int = -1
+    """The team that it is said of; -1: that of all workers, who are in step."""
 
 
 class RoundFailed(Message, frozen=True, kw_only=True, tag="round_failed"):
@@ -195,6 +203,8 @@ class RoundFailed(Message, frozen=True, kw_only=True, tag="round_failed"):
 
     number: int
     error: str
+    team: int = -1
+    """The team that it is said of; -1: that of all workers, who are in step."""
 
 
 class Told(Message, frozen=True, kw_only=True, tag="told"):
@@ -204,6 +214,8 @@ class Told(Message, frozen=True, kw_only=True, tag="told"):
     call: int
     """Which call since the last batch."""
     values: tuple[float, ...]
+    team: int = -1
+    """The team that it is said of; -1: that of all workers, who are in step."""
 
 
 class Knocked(Message, frozen=True, kw_only=True, tag="knocked"):
@@ -409,6 +421,8 @@ FromWorker = (
 )
 FromTeam = LeaseAsked | Reached | RoundDone | RoundFailed | Told
 """What only workers say whose groups train at their own pace."""
+OfTeam = Measured | FromTeam
+"""What is said of the team that the worker was in when it said it; it may be in another one by now."""
 FromCoordinator = (
     Gathered
     | ViewPublished

@@ -27,7 +27,7 @@ from gangline.runtime.snapshot import Snapshot
 from gangline.runtime.stepclock import StepClock
 from gangline.runtime.teaming import Teaming
 from gangline.runtime.telling import tell_epoch, tell_links, tell_pacing, tell_step, tell_view
-from gangline.spec.errors import ExchangeError, UsageError
+from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,6 +90,7 @@ class Training:
             introduction,
             self._snapshot,
             group=views.newest.group,
+            team=views.newest.team,
             probation=Probation(self._faults, prepared.models),
         )
         self._teaming = Teaming(session, prepared, views, self._membership, self._snapshot)
@@ -455,13 +456,18 @@ class Training:
         if self.handout is not None and self._gradients.num_exchanged > self.position.phase:
             self._void()  # a gradient was exchanged, but not applied: it is lost with the group
         self._faults.reach("regroup", self.position.step)
-        if self._teaming.come_over():
-            self.position = Position.at_start()
         self._find_group()
 
     def _find_group(self) -> None:
         """Waits for a group with this worker in it, and goes on as its members do."""
-        found = self._membership.recover(self.position)
+        while True:
+            if self._teaming.come_over():
+                self.position = Position.at_start()
+            try:
+                found = self._membership.recover(self.position)
+                break
+            except ExchangeAborted:  # it was given another team while it waited
+                continue
         if found is None:
             self._leave()
         else:

@@ -25,7 +25,16 @@ from gangline.runtime.coordinator.journal import Ended, NoJournal
 from gangline.runtime.coordinator.status import ReplanRequest, Status
 from gangline.runtime.coordinator.team import TeamFactory
 from gangline.runtime.coordinator.teams import Teams
-from gangline.runtime.messages import FromTeam, FromWorker, Goodbye, Hello, Measured, Ready, Refused
+from gangline.runtime.messages import (
+    FromTeam,
+    FromWorker,
+    Goodbye,
+    Hello,
+    Measured,
+    OfTeam,
+    Ready,
+    Refused,
+)
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
 from gangline.spec.sync import AUTO, IN_STEP
@@ -81,6 +90,8 @@ class Federation:
         self._watch: SyncWatch | None = None
         """Where it is left to `auto` how the workers are held together."""
         self._ready: dict[int, Ready] = {}
+        self._late: set[tuple[int, int, int]] = set()
+        """Of whom it was said that they spoke for a team that they had been moved from."""
         self._resume()
 
     # --- what the server asks --------------------------------------------------------------------
@@ -127,6 +138,9 @@ class Federation:
         team = self._teams.team_of(worker)
         if team is None:
             return self._adopt(worker)
+        if isinstance(message, OfTeam) and not team.is_meant(message):
+            self._drop_late(worker, message, team)
+            return []
         if isinstance(message, FromTeam):
             return self._teams.receive(team, message) + self._regroup()
         outgoing = self._with_changes(team, lambda: team.hub.receive(worker, message))
@@ -135,6 +149,14 @@ class Federation:
         if isinstance(message, Goodbye) and not self._teams.active:
             self._journal.append(Ended())
         return outgoing
+
+    def _drop_late(self, worker: int, message: OfTeam, team: Team) -> None:
+        """A worker was moved to another team, and had not heard of it when it said this."""
+        key = (worker, message.team, team.number)
+        if key not in self._late:
+            self._late.add(key)
+            reason = f"worker {worker} speaks for team {message.team}, and is in team {team.number}"
+            self._say("drop_late", f"{reason} now: that counts no more", worker=float(worker))
 
     def ask_to_leave(self, worker: int) -> list[Outgoing]:
         """Somebody wants a worker to go. Raises UsageError where it cannot."""

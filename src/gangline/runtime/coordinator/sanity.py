@@ -88,6 +88,7 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
         case Ready():
             yield from _of_ready(message)
         case Measured():
+            yield "team", message.team, -1 <= message.team <= MAX_COUNT
             for field in ("step", "view", "samples"):
                 yield field, getattr(message, field), _is_count(getattr(message, field))
             hops = message.hops
@@ -132,6 +133,7 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
 
 def _of_team(message: FromTeam) -> Iterator[tuple[str, object, bool]]:
     counts: tuple[str, ...] = ()
+    yield "team", message.team, -1 <= message.team <= MAX_COUNT
     match message:
         case LeaseAsked():
             counts = ("epoch", "number", "length")

@@ -431,6 +431,7 @@ class Teams:
                 workers=workers,
                 first_sample=first_sample,
                 samples=self._global_batch,
+                is_root=team.is_root,
             )
             first_rank += len(team.members)
             first_sample += team.batch
