@@ -58,6 +58,8 @@ class Setup:
     """A worker whose wait for something of the coordinator is broken off, once."""
     hangs_in: tuple[int, int, int, float] | None = None
     """A worker, a step, which `average` since its batch was handed out, and for how many seconds."""
+    computes: tuple[int, int, float] | None = None
+    """A worker, a step, and for how many seconds it lets none of its other threads run there."""
     dies: dict[int, str] = field(default_factory=dict)
     """Workers that are killed before the first view: `in prepare`, `shaking hands` or `when ready`."""
 
@@ -129,6 +131,8 @@ class Parts:
                 if gangline.runtime.api._job.session.place.worker == self.setup.slow_worker:
                     time.sleep(0.008 * len(x))
                 worker = gangline.runtime.api._job.session.place.worker
+                if self.setup.computes is not None and (worker, step) == self.setup.computes[:2]:
+                    hold_the_interpreter(self.setup.computes[2])
                 if self.setup.broken == (worker, step):
                     x = x * float("nan")
                 liar, first, factor = self.setup.exaggerated or (-1, 0, 1.0)
@@ -184,6 +188,17 @@ def wait_for(what: str) -> None:
                 return
         time.sleep(0.02)
     raise AssertionError(f"waited in vain for {what}")
+
+
+def hold_the_interpreter(for_s: float) -> None:
+    """Computes for so long, at least, without letting another thread run."""
+    count = 1_000_000
+    started_s = time.thread_time()
+    sum(range(count))
+    rate = count / (time.thread_time() - started_s)
+    started_s = time.monotonic()
+    sum(range(int(1.3 * rate * for_s)))
+    assert time.monotonic() - started_s > for_s
 
 
 def break_off_once(what: str) -> None:
@@ -388,4 +403,6 @@ def run_body(setup: Setup, *, is_alone: bool) -> dict[str, Any]:
         state = globals()[setup.loop](parts)
     finally:
         torch.set_default_dtype(before)
-    return {"state": state, "means": parts.means, "found_after": parts.found_after}
+    is_main = not is_alone and gangline.is_main()
+    found = {"means": parts.means, "found_after": parts.found_after, "is_main": is_main}
+    return {"state": state, **found}

@@ -46,6 +46,23 @@ def test_nobody_is_put_out_when_a_worker_stops_for_a_moment(tmp_path: Path) -> N
     assert regroups(outcome) == []
 
 
+def test_the_others_wait_for_a_worker_that_lets_none_of_its_threads_run(tmp_path: Path) -> None:
+    """It is silent for longer than the patience, but it computes."""
+    setup = Setup(computes=(0, 3, HANG_S))
+    outcome = run_with(tmp_path, setup, [])
+    judge(outcome, setup, [])
+    assert regroups(outcome) == []
+    assert [result["is_main"] for result in outcome.results.values()] == [True, False, False]
+
+
+def test_the_main_worker_is_the_main_worker_again_when_it_comes_back(tmp_path: Path) -> None:
+    setup = Setup(epochs=3, wait={10: "worker 0 joined"})
+    faults = [hang(0, 3, "forward", HANG_S)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    assert [result["is_main"] for result in outcome.results.values()] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("then", "until"), [(kill(1, 3, "regroup"), "kill 1"), (kill(1, 5, "data"), BACK)]
 )

@@ -140,9 +140,13 @@ def prepare(
 
 
 def rank() -> int:
-    """This worker's rank: 0 … world_size() - 1."""
-    whole = _whole()
-    return _session().group.rank + (0 if whole is None else whole.first_rank)
+    """This worker's rank: 0 … world_size() - 1, in the order of the workers' numbers.
+
+    So who was put out for a while has its old rank when it comes back.
+    """
+    whole, training = _whole(), _job.training
+    own = _session().group.rank if training is None else training.rank_now()
+    return own + (0 if whole is None else whole.first_rank)
 
 
 def world_size() -> int:

@@ -20,6 +20,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from gangline.collectives.wire.forking import close_in_children
+from gangline.runtime.beside import Beside
 from gangline.runtime.linkprobe import answer
 from gangline.runtime.messages import (
     MAX_MESSAGE_BYTES,
@@ -133,6 +134,7 @@ class ControlClient:
         self._refusal: LaunchError | None = None
         self._latency_s = 0.0
         self._heard_s = 0.0
+        self._beside = _start_beside(token, authority) if hello.is_elastic else None
         self._threads = [
             threading.Thread(target=self._receive, name="gangline-control-in", daemon=True),
             threading.Thread(target=self._send, name="gangline-control-out", daemon=True),
@@ -288,6 +290,8 @@ class ControlClient:
         if connection is not None:
             connection.close()
         self._threads[0].join(2.0)
+        if self._beside is not None:
+            self._beside.close()
 
     # --- threads ---------------------------------------------------------------------------------
 
@@ -354,7 +358,8 @@ class ControlClient:
         )
 
     def _announce(self, connection: ClientConnection) -> None:
-        close_in_children(self, [connection.socket])
+        beside = [] if self._beside is None else [self._beside.pipe]
+        close_in_children(self, [connection.socket, *beside])
         for message in (self._hello, *self._standing.values()):
             connection.send(encode(message))
         with self._changed:
@@ -442,6 +447,8 @@ class ControlClient:
             if time.perf_counter() - pinged_s > _PING_INTERVAL_S:
                 pinged_s = time.perf_counter()
                 messages.append(Ping(sent_s=pinged_s, waiting_s=self._waiting_s()))
+                if self._beside is not None:
+                    self._beside.beat(self._url, self._hello.worker)
             connection = self._await_connection()
             if connection is not None and time.perf_counter() - self._heard_s > _DEAF_S:
                 self._heard_s = time.perf_counter()
@@ -457,6 +464,16 @@ class ControlClient:
             while self._connection is None and not self._is_closed and self._refusal is None:
                 self._changed.wait()
             return self._connection
+
+
+def _start_beside(token: str, authority: str | None) -> Beside | None:
+    """Who speaks for this worker when its threads cannot; None where nobody can be started."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return Beside(token=token, authority=authority)
+    except OSError:
+        return None
 
 
 def _is_same_team(before: Whole | None, after: Whole | None) -> bool:

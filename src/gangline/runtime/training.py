@@ -123,6 +123,12 @@ class Training:
         worker = self.session.place.worker
         return view, view.rank_of(worker) if worker in view.members else len(view.members)
 
+    def rank_now(self) -> int:
+        """This worker's place among the members by their numbers, whenever they came."""
+        view, place = self.view_now()
+        worker = self.session.place.worker
+        return sorted(view.members).index(worker) if worker in view.members else place
+
     def reach(self, start: int, stop: int, *, length: int) -> int:
         return self._teaming.reach(self.position, start, stop, length=length)
 

@@ -18,6 +18,7 @@ from gangline.runtime.coordinator.limits import Bucket, Limits
 from gangline.runtime.coordinator.openapi import document
 from gangline.runtime.coordinator.sanity import check_message
 from gangline.runtime.coordinator.status import (
+    BusyRequest,
     CertificateRequest,
     LeaveRequest,
     ReplanRequest,
@@ -85,6 +86,7 @@ class Desk:
             Route("/api/replan", self.replan, methods=["POST"]),
             Route("/api/sync", self.sync, methods=["POST"]),
             Route("/api/survey", self.survey, methods=["GET", "POST"]),
+            Route("/api/busy", self.busy, methods=["POST"]),
             Route("/api/certificate", self.certificate, methods=["POST"]),
             WebSocketRoute("/ws/worker", self.worker),
         ]
@@ -112,6 +114,15 @@ class Desk:
             return act(asked.worker)
 
         return await self._order(request, LeaveRequest, leave)
+
+    async def busy(self, request: Request) -> Response:
+        """Somebody beside a worker says that it computes."""
+
+        def see(asked: BusyRequest) -> list[Outgoing]:
+            self._hub.see_busy(asked.worker, asked.pid)
+            return []
+
+        return await self._order(request, BusyRequest, see)
 
     async def replan(self, request: Request) -> Response:
         """Somebody wants the job to exchange in another structure."""

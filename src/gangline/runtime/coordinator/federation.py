@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.control.autosync import SyncWatch
+from gangline.control.watch import MIN_PATIENCE_S
 from gangline.planning.relaxing import choose_sync, groups_by_place
 from gangline.runtime.coordinator.founding import Founder, check_can_part
 from gangline.runtime.coordinator.hub import LEFT_BEHIND, Hub, Outgoing
@@ -66,8 +67,13 @@ class Federation:
         journal: Journal | None = None,
         planning: Planning | None = None,
         detector: Detector | None = None,
+        patience_s: float = MIN_PATIENCE_S,
     ) -> None:
-        """Goes on where the journal ends. Workers bring the numbers below `reserved` themselves."""
+        """Goes on where the journal ends. Workers bring the numbers below `reserved` themselves.
+
+        A worker that others wait for may be silent for `patience_s` at least.
+        """
+        self._patience_s = patience_s
         self._run = run
         self._events = events
         self._clock = clock
@@ -81,8 +87,9 @@ class Federation:
             journal=self._journal,
             planning=planning,
             detector=detector,
+            patience_s=patience_s,
         )
-        self._factory = TeamFactory(run, events, clock, self._journal, detector)
+        self._factory = TeamFactory(run, events, clock, self._journal, detector, patience_s)
         self._teams: Teams | None = None
         self._profile = None if planning is None else planning.profile
         self._founder = Founder(self._root, self._factory, self._journal, self._profile)
@@ -112,6 +119,16 @@ class Federation:
     def disconnect(self, worker: int) -> None:
         """A worker's connection is gone; the worker itself may be well."""
         self._hub_of(worker).disconnect(worker)
+
+    def see_busy(self, worker: int, pid: int) -> None:
+        """Somebody beside a worker says that it computes, and cannot say so itself."""
+        hub = self._hub_of(worker)
+        hello = hub.hellos.get(worker)
+        if hello is None or hello.pid != pid:
+            return  # of a worker that was there before
+        hub.see_busy(worker)
+        if self._teams is not None:
+            self._teams.see_busy(worker)
 
     def expect_without(self, worker: int) -> list[Outgoing]:
         """Whoever starts the workers says that one has ended: the founders do not wait for it."""
@@ -356,6 +373,7 @@ class Federation:
             journal=self._journal,
             clock=self._clock,
             hellos=self._root.hellos,
+            patience_s=self._patience_s,
         )
 
     def _team_for(self, replaces: int) -> Team:

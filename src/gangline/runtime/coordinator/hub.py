@@ -18,7 +18,6 @@ from gangline.control import (
     WorkersLeft,
     WorkersLost,
 )
-from gangline.control.watch import Watch
 from gangline.runtime.coordinator.checkpoints import judge
 from gangline.runtime.coordinator.journal import Ended
 from gangline.runtime.coordinator.lookout import Question
@@ -97,6 +96,10 @@ class Hub(Mind):
         self._lookout.watch.lose_connection(worker, self._clock())
         self._roster.lose_connection(worker)
 
+    def see_busy(self, worker: int) -> None:
+        """A worker computes, and cannot say so itself."""
+        self._lookout.watch.see_busy(worker, self._clock())
+
     def expect_without(self, worker: int) -> list[Outgoing]:
         """Whoever starts the workers says that one has ended: the founders do not wait for it."""
         self._roster.lose_connection(worker)
@@ -110,7 +113,7 @@ class Hub(Mind):
     def _gather(self) -> list[Outgoing]:
         """The founders are there, and shall shake hands."""
         now = self._clock()
-        self._lookout.watch_over(Watch(self._members, now), now)
+        self._lookout.watch_over(self._lookout.begin(self._members, now), now)
         hellos = sorted(self._roster.hellos)
         return [Outgoing(one, self._roster.gathered(one, None)) for one in hellos]
 

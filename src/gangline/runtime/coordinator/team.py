@@ -99,12 +99,14 @@ class TeamFactory:
         clock: Callable[[], float],
         journal: Journal,
         detector: Detector | None,
+        patience_s: float,
     ) -> None:
         self._run = run
         self._events = events
         self._clock = clock
         self._journal = journal
         self._detector = detector
+        self._patience_s = patience_s
 
     def found(
         self,
@@ -157,4 +159,5 @@ class TeamFactory:
             journal=TeamJournal(self._journal, record.team),
             whole=record.whole,
             detector=self._detector,
+            patience_s=self._patience_s,
         )
