@@ -77,6 +77,22 @@ def test_a_silent_team_is_missed_only_where_others_wait_for_it() -> None:
     assert room.last(0, RoundOpened).leaders == (0,), "who is left goes on alone"
 
 
+def test_a_silent_team_that_computes_is_waited_for() -> None:
+    room = founded()
+    room.lease(0, 0)
+    room.reach(0, 24)
+    for _ in range(20):
+        room.tick(0.5)
+        room.say(0, Ping(sent_s=0.0))
+        room.hub.see_busy(1, 101)
+    assert len(room.teams.active) == 2
+    room.hub.see_busy(1, 999)  # another process, which had the number before
+    for _ in range(20):
+        room.tick(0.5)
+        room.say(0, Ping(sent_s=0.0))
+    assert [team.number for team in room.teams.active] == [0]
+
+
 def test_the_last_team_is_never_given_up() -> None:
     room = founded()
     lose_worker(room, 1)
