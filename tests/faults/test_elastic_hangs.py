@@ -85,6 +85,15 @@ def test_the_rest_goes_on_when_one_is_killed_while_another_is_taken_in(tmp_path:
     assert set(outcome.results) == {1, 2}
 
 
+def test_a_worker_that_wakes_as_the_job_ends_copies_the_final_state(tmp_path: Path) -> None:
+    """It is put out in the last step, and the others are done before it is back."""
+    setup, faults = Setup(epochs=1), [hang(1, 5, "forward", HANG_S)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    without = [event for event in regroups(outcome) if event.members == [0, 2]]
+    assert {event.worker for event in without} == {0, 2}, "they made the last step without it"
+
+
 def test_a_worker_that_wakes_after_the_end_does_not_pass_for_one_that_was_there(
     tmp_path: Path,
 ) -> None:

@@ -11,7 +11,6 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import pytest
 from serving import KEYS, serving, until
 
 from gangline.runtime.beside import Beside, Vitals
@@ -19,6 +18,8 @@ from gangline.runtime.coordinator import Federation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pytest
 
 COMPUTING = "while True: pass"
 SLEEPING = "import time; time.sleep(600)"

@@ -15,6 +15,7 @@ from torch import Tensor
 from gangline.runtime import backward
 from gangline.runtime.checkpoint import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
 from gangline.runtime.loader import evaluation_loader
+from gangline.runtime.memory import ending_error
 from gangline.runtime.order import DrawnOrder, ShuffledOrder, order_of
 from gangline.runtime.preparation import Options, set_up
 from gangline.runtime.refusals import check_loader
@@ -276,6 +277,8 @@ def shutdown() -> None:
     _job.training = _job.session = None
     backward.stop_listening()
     if training is not None:
+        if ending_error() is None:
+            training.finish()
         training.close()
     if session is not None:
         session.close()

@@ -28,6 +28,7 @@ from gangline.runtime.messages import (
     CheckpointWritten,
     Dismissed,
     Failed,
+    Finished,
     FromCoordinator,
     FromTeam,
     FromWorker,
@@ -45,6 +46,7 @@ from gangline.runtime.messages import (
     Probed,
     Ready,
     Refused,
+    Released,
     RoundOpened,
     ServeLink,
     ToTeam,
@@ -127,6 +129,7 @@ class ControlClient:
         self._changed = threading.Condition()
         self._connection: ClientConnection | None = None
         self._is_closed = False
+        self._is_released = False
         self._cut_until_s = 0.0
         self._gathered: Gathered | None = None
         self._published: dict[int, ViewPublished] = {}
@@ -232,6 +235,19 @@ class ControlClient:
             return self._find_group(last, worker)
 
         return self._poll(find, timeout_s)
+
+    def wait_end(self, last: int, *, worker: int, timeout_s: float) -> View | None:
+        """The script is over: waits for a view of a newer group than `last`; None: it may end."""
+        if self._connection is None:
+            return None
+        self._is_released = False
+        self.send(Finished(group=last))
+
+        def find() -> tuple[View | None] | None:
+            return self._find_group(last, worker) or ((None,) if self._is_released else None)
+
+        found = self._poll(find, timeout_s)
+        return None if found is None else found[0]
 
     def is_out(self, worker: int, *, last: int) -> bool:
         """Whether the coordinator is there, and others went on from the group `last` without it."""
@@ -390,6 +406,8 @@ class ControlClient:
                 self._break_off(0, attempt)
             case Dismissed():
                 self.is_dismissed = True
+            case Released():
+                self._is_released = True
             case ViewPublished(is_recovery=True, view=view) if view.group > self.newest_recovery:
                 self.newest_recovery = view.group
                 self._break_off(view.group, 0)  # before anybody can enter the new group

@@ -145,6 +145,13 @@ class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
     """The worker wants to go. It takes part until a view without it holds."""
 
 
+class Finished(Message, frozen=True, kw_only=True, tag="finished"):
+    """The worker's script is over. It waits to be released, or for a view with somebody who is back."""
+
+    group: int
+    """The group that it is in."""
+
+
 class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
     """The worker leaves on purpose."""
 
@@ -294,6 +301,10 @@ class Dismissed(Message, frozen=True, kw_only=True, tag="dismissed"):
     """The worker may go, for good: when the newest view without it holds, or its group is lost."""
 
 
+class Released(Message, frozen=True, kw_only=True, tag="released"):
+    """The worker's script is over, and nobody needs its state any more."""
+
+
 class Knock(Message, frozen=True, kw_only=True, tag="knock"):
     """Asks how long these peers take to accept a connection."""
 
@@ -412,6 +423,7 @@ FromWorker = (
     | CheckpointWritten
     | Exhausted
     | Leaving
+    | Finished
     | Goodbye
     | LeaseAsked
     | Reached
@@ -428,6 +440,7 @@ FromCoordinator = (
     | ViewPublished
     | CheckpointAnswered
     | Dismissed
+    | Released
     | Probe
     | Knock
     | ServeLink

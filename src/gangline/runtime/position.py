@@ -41,3 +41,5 @@ BETWEEN = "between"
 """A call between two epochs: the number of the next one, and of the call."""
 NOWHERE = (-1, 0)
 """Before the first call in a step: the last step that was handed out, and how many calls since."""
+NO_EPOCH = 1 << 40
+"""The job is over: it has left all epochs behind, also where its loop was left early."""

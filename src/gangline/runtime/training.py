@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -18,7 +19,7 @@ from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
 from gangline.runtime.leaving import Departure
 from gangline.runtime.membership import Membership
-from gangline.runtime.position import BETWEEN, NOWHERE, Position
+from gangline.runtime.position import BETWEEN, NO_EPOCH, NOWHERE, Position
 from gangline.runtime.probation import Probation
 from gangline.runtime.rates import check_rates, rates_checksum
 from gangline.runtime.scrutiny import Scrutiny
@@ -27,7 +28,7 @@ from gangline.runtime.snapshot import Snapshot
 from gangline.runtime.stepclock import StepClock
 from gangline.runtime.teaming import Teaming
 from gangline.runtime.telling import tell_epoch, tell_links, tell_pacing, tell_step, tell_view
-from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
+from gangline.spec.errors import ExchangeAborted, ExchangeError, GanglineError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
     from gangline.spec.view import View
 
 T = TypeVar("T")
+
+END_WAIT_S = 10.0
+"""How long a worker whose script is over waits at most for others that come back."""
 
 
 class Training:
@@ -541,6 +545,20 @@ class Training:
 
     def _set(self, **fields: int) -> None:
         self.position = self.position._replace(**fields)
+
+    def finish(self) -> None:
+        """The script is over: members that were put out, and are back, copy the final state first."""
+        client, team = self.session.client, self._teaming.team
+        if client is None or not client.is_elastic or team is not None or self.has_left:
+            return
+        with contextlib.suppress(GanglineError):
+            worker, position = self.session.place.worker, self.position._replace(epoch=NO_EPOCH)
+            while not self._membership.is_broken:
+                group = self._membership.group
+                view = client.wait_end(group, worker=worker, timeout_s=END_WAIT_S)
+                if view is None or view.whole is not None:
+                    return
+                self._membership.enter(view, position)
 
     def close(self) -> None:
         """Leaves the models and optimizers as if they had never been prepared."""

@@ -29,6 +29,7 @@ from gangline.runtime.messages import (
     Dismissed,
     Exhausted,
     Failed,
+    Finished,
     FromCoordinator,
     FromWorker,
     Goodbye,
@@ -41,6 +42,7 @@ from gangline.runtime.messages import (
     Probed,
     Ready,
     Refused,
+    Released,
     Shown,
     founders_group,
 )
@@ -108,7 +110,7 @@ class Hub(Mind):
 
     def tick(self) -> list[Outgoing]:
         """Time has passed: looks whether somebody is missing, and grants what was asked for."""
-        return self._look() + self._change()
+        return self._look() + self._change() + self._end()
 
     def _gather(self) -> list[Outgoing]:
         """The founders are there, and shall shake hands."""
@@ -162,6 +164,8 @@ class Hub(Mind):
                 return []
             case Leaving():
                 return self._on_leaving(worker)
+            case Finished(group=group):
+                return self._on_finished(worker, group)
             case Goodbye():
                 return self._on_goodbye(worker)
             case Hello():
@@ -298,6 +302,33 @@ class Hub(Mind):
             if one not in spare
         ]
 
+    def _on_finished(self, worker: int, group: int) -> list[Outgoing]:
+        if group == self._group and self._view is not None:
+            # Its members have met, and there will be no step that says so.
+            self._changes.see_step(self._view.number)
+            self._lookout.watch.has_stepped = True
+        self._home.finish(worker, group)
+        return self._end()
+
+    def _end(self) -> list[Outgoing]:
+        """Lets those go whose scripts are over, unless somebody who was put out may need them."""
+        if not self._home.has_begun:
+            return []
+        if self._control is not None and not self._is_over and self._roster.whole is None:
+            if self._home.is_entering(self._group):
+                return []  # the newest view has somebody who is back
+            if any(self._roster.has_trained(one) for one in self._changes.waiting):
+                return []
+            now, members = self._clock(), self._control.members
+            awaited = (
+                one
+                for number, one in self._roster.workers.items()
+                if number not in members and self._home.is_awaited(number, now)
+            )
+            if any(one.is_connected and one.state == "lost" for one in awaited):
+                return []
+        return [Outgoing(one, Released()) for one in self._home.release()]
+
     # --- who is lost -----------------------------------------------------------------------------
 
     def _look(self) -> list[Outgoing]:
@@ -311,6 +342,7 @@ class Hub(Mind):
             return []
         if isinstance(seen, Question):
             return _asked(seen)
+        self._home.lose(seen.workers, self._clock())
         for worker in seen.workers:
             self._roster.workers[worker].state = "lost"
         if self._control is not None:

@@ -25,6 +25,7 @@ from gangline.control import (
 )
 from gangline.control.changes import Changes
 from gangline.control.watch import MIN_PATIENCE_S
+from gangline.runtime.coordinator.homecoming import Homecoming
 from gangline.runtime.coordinator.journal import Journal, NoJournal, Published
 from gangline.runtime.coordinator.lookout import Lookout
 from gangline.runtime.coordinator.replanning import Planning, Replanning
@@ -100,6 +101,7 @@ class Mind:
         self._control: ControlState | None = None
         self._tally = Tally(())
         self._lookout = Lookout(self._roster, clock(), patience_s=patience_s)
+        self._home = Homecoming()
         self._seed = 0
         self._group = -1
         self._member_since: dict[int, int] = {}

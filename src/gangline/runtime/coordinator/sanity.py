@@ -15,6 +15,7 @@ from gangline.runtime.messages import (
     CheckpointWritten,
     Exhausted,
     Failed,
+    Finished,
     FromTeam,
     FromWorker,
     Goodbye,
@@ -123,6 +124,8 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
         case Failed():
             yield "group", message.group, _is_count(abs(message.group))
             yield "error", message.error, len(message.error) <= MAX_TEXT
+        case Finished():
+            yield "group", message.group, -1 <= message.group <= MAX_COUNT
         case CheckpointWritten():
             yield "step", message.step, _is_count(message.step)
         case Goodbye():
