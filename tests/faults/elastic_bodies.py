@@ -22,6 +22,7 @@ import gangline
 from gangline.eventlog import read_run
 from gangline.spec.errors import ExchangeAborted
 from gangline.spec.event import Decision, FaultFired
+from gangline.spec.faults import Fault
 from gangline.spec.launch import Launch
 
 FEATURES, CLASSES = 6, 3
@@ -59,6 +60,10 @@ class Setup:
     """What the loop `calling` calls after every epoch."""
     folder: str = ""
     """Where it writes files."""
+    hangs_in: tuple[int, int, int, float] | None = None
+    """A worker, a step, which `average` since its batch was handed out, and for how many seconds."""
+    computes: tuple[int, int, float] | None = None
+    """A worker, a step, and for how many seconds it lets none of its other threads run there."""
     dies: dict[int, str] = field(default_factory=dict)
     """Workers that are killed before the first view: `in prepare`, `shaking hands` or `when ready`."""
 
@@ -77,6 +82,9 @@ class Parts:
         self.setup = setup
         self.is_alone = is_alone
         self.means: list[float] = []
+        self.found_after: dict[int, Any] = {}
+        """What the workers found together after each epoch."""
+        self.num_averaged = (-1, 0)
         self.exaggeration = 1.0
         if not is_alone:
             gangline.init(timeout_s=40)
@@ -127,6 +135,8 @@ class Parts:
                 if gangline.runtime.api._job.session.place.worker == self.setup.slow_worker:
                     time.sleep(0.008 * len(x))
                 worker = gangline.runtime.api._job.session.place.worker
+                if self.setup.computes is not None and (worker, step) == self.setup.computes[:2]:
+                    hold_the_interpreter(self.setup.computes[2])
                 if self.setup.broken == (worker, step):
                     x = x * float("nan")
                 liar, first, factor = self.setup.exaggerated or (-1, 0, 1.0)
@@ -151,6 +161,23 @@ class Parts:
         value = total / max(count, 1)
         self.means.append(value if self.is_alone else gangline.mean(value, weight=count))
 
+    def average(self, value: float) -> float:
+        """The mean over all workers; one of them is stopped at the door, where the setup says so."""
+        if self.is_alone:
+            return value
+        job = gangline.runtime.api._job
+        step, count = job.training.position.handed_out, 0
+        if self.num_averaged[0] == step:
+            count = self.num_averaged[1] + 1
+        self.num_averaged = (step, count)
+        if self.setup.hangs_in is not None:
+            *place, for_s = self.setup.hangs_in
+            if place == [job.session.place.worker, step, count]:
+                job.training._faults._happen(
+                    Fault(worker=place[0], kind="hang", step=step, for_s=for_s)
+                )
+        return gangline.mean(value)
+
 
 def wait_for(what: str) -> None:
     """Waits until the run's log has it: `joined N` (by decision) or a fault that fired."""
@@ -165,6 +192,17 @@ def wait_for(what: str) -> None:
                 return
         time.sleep(0.02)
     raise AssertionError(f"waited in vain for {what}")
+
+
+def hold_the_interpreter(for_s: float) -> None:
+    """Computes for so long, at least, without letting another thread run."""
+    count = 1_000_000
+    started_s = time.thread_time()
+    sum(range(count))
+    rate = count / (time.thread_time() - started_s)
+    started_s = time.monotonic()
+    sum(range(int(1.3 * rate * for_s)))
+    assert time.monotonic() - started_s > for_s
 
 
 def break_off_once(what: str) -> None:
@@ -286,6 +324,27 @@ def call_together(setup: Setup, model: nn.Module, epoch: int) -> Any:
             gangline.save(model.state_dict(), path)
             return torch.load(path)
     raise AssertionError(setup.call)
+
+
+def averaging(parts: Parts) -> dict[str, Any]:
+    """Two means in a row, after every step and after every epoch; the rate follows the epochs."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader(), stateful=(schedule,))
+    for epoch in parts.epochs():
+        loss = torch.zeros(())
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            parts.average(loss.item())
+            parts.average(float(len(x)))
+        found = (parts.average(loss.item()), parts.average(float(epoch)))
+        parts.found_after[epoch] = found
+        schedule.step()
+    return describe([model], [optimizer])
 
 
 def broken_off(parts: Parts) -> dict[str, Any]:
@@ -581,4 +640,6 @@ def run_body(setup: Setup, *, is_alone: bool) -> dict[str, Any]:
         state = globals()[setup.loop](parts)
     finally:
         torch.set_default_dtype(before)
-    return {"state": state, "means": parts.means}
+    is_main = not is_alone and gangline.is_main()
+    found = {"means": parts.means, "found_after": parts.found_after, "is_main": is_main}
+    return {"state": state, **found}

@@ -46,6 +46,23 @@ def test_nobody_is_put_out_when_a_worker_stops_for_a_moment(tmp_path: Path) -> N
     assert regroups(outcome) == []
 
 
+def test_the_others_wait_for_a_worker_that_lets_none_of_its_threads_run(tmp_path: Path) -> None:
+    """It is silent for longer than the patience, but it computes."""
+    setup = Setup(computes=(0, 3, HANG_S))
+    outcome = run_with(tmp_path, setup, [])
+    judge(outcome, setup, [])
+    assert regroups(outcome) == []
+    assert [result["is_main"] for result in outcome.results.values()] == [True, False, False]
+
+
+def test_the_main_worker_is_the_main_worker_again_when_it_comes_back(tmp_path: Path) -> None:
+    setup = Setup(epochs=3, wait={10: "worker 0 joined"})
+    faults = [hang(0, 3, "forward", HANG_S)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    assert [result["is_main"] for result in outcome.results.values()] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("then", "until"), [(kill(1, 3, "regroup"), "kill 1"), (kill(1, 5, "data"), BACK)]
 )
@@ -66,6 +83,15 @@ def test_the_rest_goes_on_when_one_is_killed_while_another_is_taken_in(tmp_path:
     outcome = run_with(tmp_path, setup, faults)
     judge(outcome, setup, faults)
     assert set(outcome.results) == {1, 2}
+
+
+def test_a_worker_that_wakes_as_the_job_ends_copies_the_final_state(tmp_path: Path) -> None:
+    """It is put out in the last step, and the others are done before it is back."""
+    setup, faults = Setup(epochs=1), [hang(1, 5, "forward", HANG_S)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    without = [event for event in regroups(outcome) if event.members == [0, 2]]
+    assert {event.worker for event in without} == {0, 2}, "they made the last step without it"
 
 
 def test_a_worker_that_wakes_after_the_end_does_not_pass_for_one_that_was_there(
@@ -112,3 +138,25 @@ def test_the_others_wait_for_a_worker_that_is_slow(tmp_path: Path) -> None:
     outcome = run_with(tmp_path, setup, faults)
     judge(outcome, setup, faults)
     assert regroups(outcome) == []
+
+
+AFTER_EPOCH = 5
+"""The last step of the first epoch."""
+
+
+@pytest.mark.parametrize("step", [3, AFTER_EPOCH], ids=["in a step", "at the end of an epoch"])
+@pytest.mark.parametrize("call", [0, 1])
+def test_a_worker_comes_back_in_the_middle_of_calls_that_were_made_without_it(
+    tmp_path: Path, step: int, call: int
+) -> None:
+    """The calls that it still has to make were made long ago: it makes none of them with the others."""
+    place = call + 2 * (step == AFTER_EPOCH)
+    setup = Setup(loop="averaging", epochs=4, hangs_in=(1, step, place, HANG_S), wait={10: BACK})
+    outcome = run_with(tmp_path, setup, [])
+    judge(outcome, setup, [hang(1, step, "forward", HANG_S)])
+    assert 20 in outcome.steps_of(1), "it takes part in the last epoch"
+    first, second, third = (result["found_after"] for result in outcome.results.values())
+    assert first == third
+    assert set(first) == {0, 1, 2, 3}
+    assert {0, 2, 3} <= set(second), "at most it has missed an epoch"
+    assert all(first[epoch] == found for epoch, found in second.items())

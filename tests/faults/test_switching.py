@@ -130,3 +130,34 @@ def test_a_newcomer_enters_a_job_that_was_switched(tmp_path: Path) -> None:
         outcome = job.finish()
     assert outcome.exit_codes == [0] * 3, report(outcome)
     assert_sound(outcome, setup, finishers=(0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("mode", "order"),
+    [
+        ("none", "stopped first"),
+        ("none", "switched first"),
+        ("flexible", "stopped first"),
+        ("local(4)", "stopped first"),
+    ],
+)
+def test_a_worker_hangs_while_the_job_is_switched(tmp_path: Path, mode: str, order: str) -> None:
+    """It is put out and comes back, to a job whose workers have parted meanwhile."""
+    # Both teams go on to one of these steps, and wait for it there.
+    back = dict.fromkeys(range(14, 22), "worker 1 joined")
+    setup = replace(SETUP, epochs=2, wait={6: asked(mode), **back})
+    with LiveJob(tmp_path, setup, workers=3) as job:
+        job.await_reported(3)
+        victim = job.processes[1].pid
+        if order == "switched first":
+            switch(job, mode)
+        os.kill(victim, signal.SIGSTOP)
+        try:
+            if order == "stopped first":
+                switch(job, mode)
+            job.await_decision("worker 1 silent for more than")
+        finally:
+            os.kill(victim, signal.SIGCONT)
+        outcome = job.finish()
+    assert outcome.exit_codes == [0] * 3, report(outcome)
+    assert_sound(outcome, setup, finishers=(0, 1, 2))

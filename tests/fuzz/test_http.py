@@ -53,6 +53,7 @@ def test_the_document_describes_every_route(server: CoordinatorServer) -> None:
         "/api/replan",
         "/api/survey",
         "/api/sync",
+        "/api/busy",
         "/api/certificate",
     }
     named = set(document["components"]["schemas"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from test_hub import Room
 
 from gangline.control.rounds import AWAY_S
@@ -14,6 +15,7 @@ from gangline.runtime.messages import (
     LeaseAsked,
     LeaseGranted,
     Measured,
+    OfTeam,
     Reached,
     Ready,
     RoundDone,
@@ -67,6 +69,8 @@ class TeamRoom(Room):
     ) -> None:
         self.log = Memory()
         self.sync = parse_sync(sync)
+        self.team_of: dict[int, int] = {}
+        """The team that each worker has heard last that it is in."""
         self.structure = structure
         super().__init__(expected, **options)
 
@@ -92,6 +96,18 @@ class TeamRoom(Room):
             **fields,
         }
         self.say(worker, Ready(**said))
+
+    def say(self, worker: int, message: Any) -> None:
+        """A worker says something, of the team that it has heard that it is in."""
+        if isinstance(message, OfTeam) and message.team < 0:
+            message = msgspec.structs.replace(message, team=self.team_of.get(worker, -1))
+        super().say(worker, message)
+
+    def deliver(self, outgoing: list[Any]) -> None:
+        for worker, message in outgoing:
+            if isinstance(message, ViewPublished) and worker in message.view.members:
+                self.team_of[worker] = message.view.team
+        super().deliver(outgoing)
 
     def view_of(self, worker: int) -> View:
         """The newest view that a worker was told."""

@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
-from federations import PAIRS, founded, lose_worker, through_epoch
+from federations import LENGTH, PAIRS, founded, lose_worker, through_epoch
 
 from gangline.control.rounds import AWAY_S
 from gangline.runtime.messages import (
     Dismissed,
     Goodbye,
+    LeaseAsked,
     LeaseGranted,
     Leaving,
+    Measured,
     Ping,
+    Reached,
     Refused,
     RoundClosed,
+    RoundFailed,
     RoundOpened,
 )
 from gangline.spec.event import Decision, LeaseReturned, RoundEnded
@@ -73,6 +77,22 @@ def test_a_silent_team_is_missed_only_where_others_wait_for_it() -> None:
     assert room.last(0, RoundOpened).leaders == (0,), "who is left goes on alone"
 
 
+def test_a_silent_team_that_computes_is_waited_for() -> None:
+    room = founded()
+    room.lease(0, 0)
+    room.reach(0, 24)
+    for _ in range(20):
+        room.tick(0.5)
+        room.say(0, Ping(sent_s=0.0))
+        room.hub.see_busy(1, 101)
+    assert len(room.teams.active) == 2
+    room.hub.see_busy(1, 999)  # another process, which had the number before
+    for _ in range(20):
+        room.tick(0.5)
+        room.say(0, Ping(sent_s=0.0))
+    assert [team.number for team in room.teams.active] == [0]
+
+
 def test_the_last_team_is_never_given_up() -> None:
     room = founded()
     lose_worker(room, 1)
@@ -96,6 +116,27 @@ def test_a_worker_whose_team_was_given_up_enters_another() -> None:
     )
     room.lease(1, 0)
     assert room.last(1, LeaseGranted) == room.last(0, LeaseGranted), "it may ask for its new team's"
+
+
+def test_what_a_worker_says_of_the_team_that_it_was_in_before_is_dropped() -> None:
+    """It was moved, and has not heard of it: its numbers mean nothing in the new team."""
+    room = founded()
+    lose_worker(room, 1)
+    room.say(1, Ping(sent_s=0.0))
+    assert room.teams.team_of(1) is room.teams.team_of(0)
+    old = room.view_of(1).team
+    room.say(1, Measured(step=40, view=7, samples=6, compute_s=0.1, team=old))
+    room.say(1, Reached(epoch=0, offset=90, step=40, is_end=True, team=old))
+    room.say(1, LeaseAsked(epoch=0, number=9, length=LENGTH, team=old))
+    room.say(1, RoundFailed(number=0, error="lost", team=old))
+    assert room.teams.active[0].reached is None
+    assert room.count(1, LeaseGranted) == 0
+    dropped = [one.reason for one in room.events(Decision) if one.what == "drop_late"]
+    assert dropped == ["worker 1 speaks for team 1, and is in team 0 now: that counts no more"]
+    room.tick()
+    room.step_of(0, 1)
+    room.tick()
+    assert room.view_of(1).members == (0, 1), "it is taken in all the same"
 
 
 def test_a_worker_that_is_back_when_the_job_is_over_is_told_that_it_was_left_behind() -> None:

@@ -10,7 +10,7 @@ from federations import LENGTH, TeamRoom, founded, restart
 
 from gangline.control.autosync import STAY_S
 from gangline.runtime.coordinator.journal import FileJournal
-from gangline.runtime.messages import EpochClosed, Measured, RoundOpened
+from gangline.runtime.messages import EpochClosed, Failed, Measured, Ping, RoundOpened
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision, SamplesLeased
 from gangline.spec.sync import parse_sync
@@ -77,6 +77,33 @@ def test_workers_in_step_stop_are_merged_and_part() -> None:
     assert whole.team not in room.teams.teams
     assert room.view_of(0).members == (0,)
     assert room.lease(0, 0)[0] == 24, "what was used before is not lent again"
+
+
+def test_a_worker_that_hangs_while_the_others_part_enters_a_team_when_it_speaks() -> None:
+    room = TeamRoom(3, sync="full")
+    for worker in range(3):
+        room.hello(worker)
+    for worker in range(3):
+        room.ready(worker)
+    for worker in range(3):
+        room.step_of(worker, 0)
+    room.deliver(room.hub.set_sync(parse_sync("none")))
+    for _ in range(24):
+        room.tick(0.5)
+        for worker in (0, 2):
+            room.say(worker, Ping(sent_s=0.0))
+    assert room.view_of(0).members == (0, 2), "it is put out"
+    for worker in (0, 2):
+        room.reach(worker, 24, length=LENGTH)
+    room.done(0, 24)
+    assert [team.members for team in room.teams.active] == [(0,), (2,)]
+    for worker in (0, 2):
+        room.step_of(worker, 5)
+    room.tick()
+    assert [team.members for team in room.teams.active] == [(0,), (2,)], "nobody waits for it"
+    room.say(1, Failed(group=0, step=1, error="aborted"))
+    room.tick()
+    assert room.view_of(1).members == (0, 1)
 
 
 def test_teams_that_are_to_be_one_get_no_more_samples_until_they_are() -> None:

@@ -196,6 +196,19 @@ def test_the_others_go_on_when_a_worker_was_put_out_for_its_gradient() -> None:
     assert not _should_stop([out], keeps_going=False)
 
 
+def test_the_others_go_on_when_a_worker_was_refused_while_it_trained() -> None:
+    traceback = (
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
+        "gangline.spec.errors.{}: the coordinator refused this worker: Measured with step = -1\n"
+    )
+    out, never_in = (
+        WorkerResult(worker=1, exit_code=1, signal=None, traceback=traceback.format(error))
+        for error in ("RefusedError", "LaunchError")
+    )
+    assert not _should_stop([out], keeps_going=False)
+    assert _should_stop([never_in], keeps_going=False), "all workers may have that in common"
+
+
 def test_an_unknown_answer_to_wrong_gradients_is_refused() -> None:
     with pytest.raises(UsageError, match="non_finite must be one of keep, evict, not 'drop'"):
         Options(

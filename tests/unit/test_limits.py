@@ -11,16 +11,21 @@ import pytest
 from serving import DEADLINE_S, KEYS, ask, hello, is_closed, open_line, raw, serving, until
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
+from gangline.runtime.client import ControlClient
+from gangline.runtime.coordinator import Federation
 from gangline.runtime.coordinator.limits import Allowance, Bucket, Limits
 from gangline.runtime.coordinator.sanity import check_message
 from gangline.runtime.messages import (
     Failed,
+    Hello,
     Measured,
     Metrics,
     Ping,
+    Pong,
     Ready,
     Refused,
     decode_from_coordinator,
+    decode_from_worker,
     encode,
 )
 from gangline.spec.errors import UsageError
@@ -192,6 +197,54 @@ def test_rubbish_costs_its_sender_the_line_and_nobody_else(rubbish: bytes, text:
             bad.recv(timeout=DEADLINE_S)
         good.send(encode(Ping(sent_s=2.0)))
         decode_from_coordinator(_received(good))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("changed size"), KeyError(3), AssertionError()])
+def test_a_message_over_which_the_coordinator_stumbles_is_logged_and_costs_nobody_anything(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    receive = Federation.receive
+
+    def stumble(self: Federation, worker: int, message: Any) -> Any:
+        if isinstance(message, Metrics):
+            raise error
+        return receive(self, worker, message)
+
+    monkeypatch.setattr(Federation, "receive", stumble)
+    with serving(workers=3) as server, open_line(server) as line:
+        line.send(hello(0))
+        for _ in range(2):
+            line.send(encode(Metrics(operations_per_s=3.5, memory_bytes=1.0, latency_s=0.1)))
+        line.send(encode(Ping(sent_s=2.0)))
+        assert isinstance(decode_from_coordinator(_received(line)), Pong)
+    stumbled = [one for one in caplog.records if "could not deal with" in one.getMessage()]
+    assert len(stumbled) == 1, "once is enough"
+    assert "operations_per_s=3.5" in stumbled[0].getMessage()
+
+
+def test_a_worker_listens_on_when_it_stumbles_over_what_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    take, stumbled = ControlClient._take, []
+
+    def stumble(self: ControlClient, message: Any) -> None:
+        if not stumbled:
+            stumbled.append(message)
+            raise RuntimeError("can't start new thread")
+        take(self, message)
+
+    monkeypatch.setattr(ControlClient, "_take", stumble)
+    with serving(workers=1) as server:
+        said_hello = decode_from_worker(hello(0))
+        assert isinstance(said_hello, Hello)
+        client = ControlClient(
+            lambda: server.url, token=KEYS.worker, hello=said_hello, break_off=lambda *_: None
+        )
+        try:
+            assert client.wait_gathered(DEADLINE_S).members == (0,)
+        finally:
+            client.close()
+    assert "could not be heard" in caplog.text
 
 
 def test_an_oversized_message_costs_its_sender_the_line() -> None:

@@ -184,6 +184,17 @@ def test_a_step_counts_once_when_it_was_tried_again() -> None:
     assert (summary.num_steps, summary.samples) == (1, 6)
 
 
+def test_a_step_counts_once_when_one_worker_had_made_it_before_it_was_put_out() -> None:
+    run = SyntheticRun([0.01, 0.01]).run_steps(3, shares=[6, 6])
+    alone = step_done(worker=0, step=3, view=0, samples=6, start=36, stop=48)
+    run.events.append(alone)  # nobody else has the result of its exchange: they make the step again
+    again = step_done(worker=1, step=3, view=1, samples=12, start=36, stop=48)
+    run.events.append(again)
+    summary = summarize(run.events)
+    assert summary.samples == 48
+    assert [worker.samples for worker in summary.workers] == [18, 30]
+
+
 def test_impossible_steps_are_left_out_and_counted() -> None:
     bad = [step_done(compute_s=-1.0), step_done(samples=10**30), step_done(t=1e300)]
     summary = summarize([*bad, step_done(step=1)])

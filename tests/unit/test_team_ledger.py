@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from gangline.observe import summarize
 from gangline.observe.ledger import read_ledger
 from gangline.spec.errors import LogError
 from gangline.spec.event import Event, Regrouped, RoundEnded, SamplesLeased, StepDone
@@ -130,6 +131,12 @@ def test_what_a_lost_team_had_not_merged_is_used_by_another() -> None:
     steps = [*STEPS, step(0, 3, 12, 18)]
     ledger = read_ledger([*LEASES, *taken_over, *steps, merged(0, t0=4, t1=2), merged(1, t0=18)])
     ledger.check(length=20, epochs=1)
+
+
+def test_the_summary_counts_the_samples_of_a_lost_team_once() -> None:
+    events = [*LEASES, *STEPS, merged(0, t0=12, t1=6)]
+    events += [leased(2, 0, 18, 20), step(2, 0, 0, 2), merged(1, t0=12, t1=6, t2=2)]
+    assert summarize(events).samples == 20
 
 
 def test_a_step_that_was_done_again_in_its_team_counts_once() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from gangline.control.watch import (
+    BUSY_FACTOR,
     GRACE_S,
     MAX_PATIENCE_S,
     MIN_PATIENCE_S,
@@ -125,6 +126,40 @@ def test_who_is_silent_is_lost_when_the_others_wait() -> None:
     assert found is not None
     assert found[0] == (1,)
     assert found[1].startswith("worker 1 silent for more than 2.0 s while the others wait (no step")
+
+
+def test_who_is_silent_but_busy_is_waited_for_much_longer_and_not_for_ever() -> None:
+    watch = Watch((0, 1), 0.0)
+    watch.report_step(0.1, step=0)
+    limit_s = BUSY_FACTOR * MIN_PATIENCE_S
+    for tenth in range(1, int(limit_s * 10)):
+        watch.hear(1, tenth / 10)
+        watch.see_busy(0, tenth / 10)
+        assert watch.find_lost(tenth / 10) is None
+    watch.hear(1, limit_s + 0.2)
+    watch.see_busy(0, limit_s + 0.2)
+    assert watch.find_lost(limit_s + 0.2) is not None
+
+
+def test_who_was_busy_and_is_so_no_more_is_lost() -> None:
+    watch = Watch((0, 1), 0.0)
+    watch.report_step(0.1, step=0)
+    watch.see_busy(0, 5.0)
+    watch.hear(1, 6.0)
+    assert watch.find_lost(6.0) is None
+    watch.hear(1, 7.5)
+    found = watch.find_lost(7.5)
+    assert found is not None
+    assert found[0] == (0,)
+
+
+def test_the_patience_can_be_given_and_goes_over_to_the_next_group() -> None:
+    watch = Watch((0, 1, 2), 0.0, patience_s=8.0).succeed((0, 1), 0.0)
+    watch.report_step(0.1, step=0)
+    watch.hear(1, 7.9)
+    assert watch.find_lost(7.9) is None
+    watch.hear(1, 8.5)
+    assert watch.find_lost(8.5) is not None
 
 
 def test_nobody_is_lost_for_silence_while_steps_are_made() -> None:

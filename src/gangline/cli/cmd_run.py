@@ -109,6 +109,7 @@ def run(
         resume=place.resume,
         non_finite=survival.non_finite,
         detector=survival.detector,
+        patience_s=survival.patience,
         faults=plan,
         respawns=survival.respawns,
         keeps_going=survival.keep_going,

@@ -12,6 +12,7 @@ import typer
 from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, load_detector
 from gangline.cli.flag_groups import grouped
 from gangline.cli.output import JsonFlag, print_json, say
+from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.cli.tls_options import TlsFlags, server_tls
 from gangline.runtime.tls import TlsFiles
 from gangline.spec.announcement import Announcement
@@ -43,6 +44,7 @@ def up(
             metavar="FILE", help="What is known of each worker's node: plan the structure from it."
         ),
     ] = None,
+    patience: PatienceFlag = DEFAULT_PATIENCE_S,
     detector: DetectorFlag = DEFAULT_DETECTOR,
     as_json: JsonFlag = False,
 ) -> None:
@@ -79,6 +81,7 @@ def up(
             journal=journal,
             planning=Planning(profile=known, folder=run_dir),
             detector=rule,
+            patience_s=patience,
         )
         served = None if files is None else server_tls(files)
         CoordinatorServer(hub, keys=keys, host=host, port=port, tls=served).run(announce)

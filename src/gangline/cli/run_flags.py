@@ -10,6 +10,7 @@ import typer
 
 from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, load_detector
 from gangline.cli.flag_groups import FlagGroup
+from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.cli.run_options import make_run_dir, parse_numbers, parse_shares
 from gangline.planning.allocation import check_allocation
 from gangline.spec.cluster import Cluster, Node
@@ -141,6 +142,8 @@ class SurvivalFlags(FlagGroup, frozen=True, kw_only=True):
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Go on when a worker ends with an error.")
     ] = False
+
+    patience: PatienceFlag = DEFAULT_PATIENCE_S
 
     non_finite: Annotated[
         str | None,

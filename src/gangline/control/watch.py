@@ -5,10 +5,14 @@ Four things are seen: a member says that an exchange failed, a member's connecti
 silent, all members wait in an exchange. None of them alone means that somebody is gone. A lost
 connection may be the network between here and there while the exchange goes on; silence is nobody's
 business while steps are made; and who waits may wait for a large state to travel.
+
+Silence is not a hang either: a process that computes without ever letting its other threads run is
+silent, too. Whoever watches it from beside says that it is busy, and it is waited for much longer.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from statistics import median
 
@@ -18,13 +22,25 @@ MIN_PATIENCE_S = 2.0
 MAX_PATIENCE_S = 60.0
 PATIENCE_STEPS = 5.0
 """A member that others wait for may be silent for so many usual steps."""
+BUSY_FACTOR = 30.0
+"""A member that is silent, but busy, is waited for so many times as long as the patience."""
 
 
 class Watch:
     """What was seen of the present group's members."""
 
-    def __init__(self, members: tuple[int, ...], now: float, *, has_stepped: bool = False) -> None:
+    def __init__(
+        self,
+        members: tuple[int, ...],
+        now: float,
+        *,
+        has_stepped: bool = False,
+        patience_s: float = MIN_PATIENCE_S,
+    ) -> None:
+        """`patience_s` is how long a member may be silent at least while others wait for it."""
+        self._least_patience_s = patience_s
         self._heard_s = dict.fromkeys(members, now)
+        self._busy_s: dict[int, float] = {}
         self._waiting_since_s: dict[int, float] = {}
         self._num_stalls = 0
         self._newcomers: frozenset[int] = frozenset()
@@ -44,7 +60,7 @@ class Watch:
 
     def succeed(self, members: tuple[int, ...], now: float) -> Watch:
         """The watch over the group after this one, whose steps will take about as long."""
-        watch = Watch(members, now)
+        watch = Watch(members, now, patience_s=self._least_patience_s)
         watch._newcomers = frozenset(members) - frozenset(self._heard_s)
         watch._step_times.extend(self._step_times)
         return watch
@@ -54,6 +70,11 @@ class Watch:
         if worker in self._heard_s:
             self._heard_s[worker] = now
             self._away.pop(worker, None)
+
+    def see_busy(self, worker: int, now: float) -> None:
+        """A member cannot speak for itself, but computes: somebody beside it says so."""
+        if worker in self._heard_s:
+            self._busy_s[worker] = now
 
     def lose_connection(self, worker: int, now: float) -> None:
         """A member's connection ended."""
@@ -99,8 +120,14 @@ class Watch:
     @property
     def patience_s(self) -> float:
         """How long a member may be silent while the others wait for it."""
+        least_s = self._least_patience_s
         usual_s = median(self._step_times) if self._step_times else MIN_PATIENCE_S
-        return min(max(MIN_PATIENCE_S, PATIENCE_STEPS * usual_s), MAX_PATIENCE_S)
+        return min(max(least_s, PATIENCE_STEPS * usual_s), max(least_s, MAX_PATIENCE_S))
+
+    def _patience_with(self, worker: int, now: float) -> float:
+        """The same for one member, which may be busy."""
+        is_busy = now - self._busy_s.get(worker, -math.inf) <= MIN_PATIENCE_S
+        return max(self.patience_s, BUSY_FACTOR * self._least_patience_s * is_busy)
 
     def find_stall(self, now: float) -> str | None:
         """How long all members have waited for each other, where that is too long; else None.
@@ -129,12 +156,16 @@ class Watch:
                 f"worker {names} is gone: its connection ended before the group's first step",
             )
         since_s = now - self._progress_s
-        silent = tuple(worker for worker, at in self._heard_s.items() if now - at > self.patience_s)
-        if silent and since_s > self.patience_s and len(silent) < len(self._heard_s):
+        silent = {
+            worker: patience_s
+            for worker, at in self._heard_s.items()
+            if min(now - at, since_s) > (patience_s := self._patience_with(worker, now))
+        }
+        if silent and len(silent) < len(self._heard_s):
             names = ", ".join(str(worker) for worker in silent)
-            return silent, (
-                f"worker {names} silent for more than {self.patience_s:.1f} s while the others wait "
-                f"(no step for {since_s:.1f} s)"
+            return tuple(silent), (
+                f"worker {names} silent for more than {min(silent.values()):.1f} s while the others "
+                f"wait (no step for {since_s:.1f} s)"
             )
         return None
 

@@ -91,6 +91,7 @@ class Coordination:
                 *("--workers", str(len(job.speeds)), "--token-file", str(job.token_file)),
                 *("--reserved", str(len(job.speeds) + job.respawns)),
                 *("--detector", job.detector),
+                *(("--patience", str(job.patience_s)) if job.patience_s is not None else ()),
                 *(("--profile", str(job.profile_file)) if job.profile is not None else ()),
             ),
             environment=self._environment,

@@ -54,6 +54,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What happens to a worker whose gradient is wrong; None leaves it to the script."""
     detector: str = "robust"
     """What tells the coordinator who is slower than usual: a name, or `module:Class`."""
+    patience_s: float | None = None
+    """How long a worker that others wait for may be silent at least; None: its own default."""
     faults: FaultPlan = FaultPlan()
     """What shall go wrong with the workers."""
     coordinator: str | None = None

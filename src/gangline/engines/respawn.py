@@ -33,7 +33,7 @@ class Respawner:
         """The worker that takes the place of one that ended, if there shall be one."""
         number = len(self._origins)
         num_respawned = number - len(self._job.speeds)
-        was_taken = result.signal is not None or result.ran_out_of_memory
+        was_taken = result.signal is not None or result.ran_out_of_memory or result.was_refused
         if not was_taken or result.stopped or num_respawned >= self._job.respawns:
             return None
         origin = self._origins[number] = self._origins[result.worker]

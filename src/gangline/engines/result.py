@@ -40,6 +40,11 @@ class WorkerResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.has_failed and "errors.LeftBehind" in self.reason
 
     @property
+    def was_refused(self) -> bool:
+        """The coordinator wanted it no more, while others trained on."""
+        return self.has_failed and "errors.RefusedError" in self.reason
+
+    @property
     def was_put_out(self) -> bool:
         """Its gradient was wrong, and the job wanted no such worker."""
         return self.has_failed and "errors.GradientError" in self.reason

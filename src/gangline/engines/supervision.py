@@ -125,8 +125,8 @@ def _should_stop(results: Sequence[WorkerResult], *, keeps_going: bool) -> bool:
 
 
 def _is_survivable(result: WorkerResult, keeps_going: bool) -> bool:
-    is_own_fate = result.ran_out_of_memory or result.was_left_behind or result.was_put_out
-    return result.signal is not None or is_own_fate or keeps_going
+    is_out = result.was_left_behind or result.was_put_out or result.was_refused
+    return result.signal is not None or result.ran_out_of_memory or is_out or keeps_going
 
 
 def _has_survivor(results: Sequence[WorkerResult]) -> bool:

@@ -58,6 +58,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         """Epochs of which a step was committed."""
         return 1 + max((window.epoch for window in self.windows), default=-1)
 
+    @property
+    def num_samples(self) -> int:
+        """All samples that committed steps used."""
+        return sum(window.stop - window.start for window in self.windows)
+
     def count_lost(self, *, length: int | None = None) -> int:
         """Samples before the last one that was used which no step used; of `length` in each epoch."""
         lost = 0

@@ -18,6 +18,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.observe.costs import WorkerCost, fit_cost, optimum_s
+from gangline.observe.ledger import read_ledger
 from gangline.observe.planned import summarize_plan
 from gangline.observe.summary import (
     DecisionSummary,
@@ -29,6 +30,7 @@ from gangline.observe.summary import (
     WorkerSummary,
 )
 from gangline.observe.timeline import Step, Timeline, accounted_s, build_timeline
+from gangline.spec.event import SamplesLeased
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +52,8 @@ class _Findings(NamedTuple):
 
 def summarize(events: Iterable[AnyEvent]) -> RunSummary:
     """The summary of a run, whole or broken."""
-    timeline = build_timeline(events)
+    kept = list(events)
+    timeline = build_timeline(kept)
     steady = steady_steps(timeline)
     found = _Findings(timeline, steady, fit_costs(steady), _blame(steady))
     workers = [_worker(found, worker) for worker in timeline.workers]
@@ -63,7 +66,7 @@ def summarize(events: Iterable[AnyEvent]) -> RunSummary:
         reason=timeline.ended.reason if timeline.ended else "",
         num_steps=len(timeline.steps),
         num_epochs=len(timeline.epochs),
-        samples=sum(step.samples for step in timeline.steps),
+        samples=_samples(timeline, kept),
         wall_s=_wall_s(timeline),
         skipped_steps=[warm_up[0].number, warm_up[-1].number] if warm_up else [],
         num_steady_steps=len(steady),
@@ -83,6 +86,13 @@ def summarize(events: Iterable[AnyEvent]) -> RunSummary:
         plan=summarize_plan(timeline, steady),
         warnings=_warnings(timeline),
     )
+
+
+def _samples(timeline: Timeline, events: Sequence[AnyEvent]) -> int:
+    """How many samples the run has used; what a lost team had used counts when others have used it."""
+    if any(isinstance(event, SamplesLeased) for event in events):
+        return read_ledger(events).num_samples
+    return sum(step.samples for step in timeline.steps)
 
 
 def steady_steps(timeline: Timeline) -> list[Step]:

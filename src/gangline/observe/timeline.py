@@ -183,10 +183,17 @@ def _is_plausible(event: StepDone) -> bool:
 
 def _steps_of(records: Mapping[tuple[int, int], Mapping[int, StepDone]]) -> list[Step]:
     nobody: Mapping[int, StepDone] = {}
+    kept = {key: _last_tried(reports) for key, reports in records.items()}
     return [
-        _step(number, team, records[number, team], before=records.get((number - 1, team), nobody))
-        for number, team in sorted(records)
+        _step(number, team, kept[number, team], before=kept.get((number - 1, team), nobody))
+        for number, team in sorted(kept)
     ]
+
+
+def _last_tried(records: Mapping[int, StepDone]) -> dict[int, StepDone]:
+    """Without those who made the step in a group that was lost: the others made it again."""
+    view = max(record.view for record in records.values())
+    return {worker: record for worker, record in records.items() if record.view == view}
 
 
 def _step(

@@ -136,7 +136,10 @@ def prepare(
 
 
 def rank() -> int:
-    """This worker's rank: 0 … world_size() - 1."""
+    """This worker's rank: 0 … world_size() - 1, in the order of the workers' numbers.
+
+    So who was put out for a while has its old rank when it comes back.
+    """
     return _job.rank
 
 
@@ -290,6 +293,8 @@ def shutdown() -> None:
     _job.turn = None
     backward.stop_listening()
     if training is not None:
+        if ending_error() is None:
+            training.finish()  # where the script has called this itself
         training.close()
     if session is not None:
         session.say_goodbye(training)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gangline.runtime.checkpoint_files import STATE_TENSORS, Contents
+from gangline.runtime.position import ORDER
 from gangline.runtime.state import pack_state, unpack_state
 from gangline.spec.errors import LogError
 
@@ -30,7 +31,7 @@ def capture(prepared: Prepared, snapshot: Snapshot, results: Results) -> Content
     exported = snapshot.export()
     del exported["parameters"]  # the models' own files have them, under their names
     del exported["tables"]  # they are among the buffers
-    exported["orders"] = {key: value for key, value in results.items() if key[0] == "order"}
+    exported["orders"] = {key: value for key, value in results.items() if key[0] == ORDER}
     exported["random"] = _random_state(prepared.models)
     document, tensors = pack_state(exported)
     files = {

@@ -7,6 +7,7 @@ The coordinator may go away and come back: training goes on, and the line is tak
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import ssl
 import sys
@@ -19,6 +20,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from gangline.collectives.wire.forking import close_in_children
+from gangline.runtime.beside import Beside
 from gangline.runtime.linkprobe import answer
 from gangline.runtime.messages import (
     MAX_MESSAGE_BYTES,
@@ -26,6 +28,7 @@ from gangline.runtime.messages import (
     CheckpointWritten,
     Dismissed,
     Failed,
+    Finished,
     FromCoordinator,
     FromTeam,
     FromWorker,
@@ -36,12 +39,14 @@ from gangline.runtime.messages import (
     Leaving,
     Measured,
     MeasureLink,
+    OfTeam,
     Ping,
     Pong,
     Probe,
     Probed,
     Ready,
     Refused,
+    Released,
     RoundOpened,
     Saved,
     SavedBy,
@@ -55,15 +60,23 @@ from gangline.runtime.messages import (
 from gangline.runtime.probing import find_reached
 from gangline.runtime.teampost import TeamPost
 from gangline.runtime.tls import client_context, explain
-from gangline.spec.errors import ExchangeAborted, LaunchError, LeftBehindError, MismatchError
+from gangline.spec.errors import (
+    ExchangeAborted,
+    LaunchError,
+    LeftBehindError,
+    MismatchError,
+    RefusedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gangline.spec.address import WireAddress
-    from gangline.spec.view import View
+    from gangline.spec.view import View, Whole
 
 T = TypeVar("T")
+
+_log = logging.getLogger("gangline.worker")
 
 _PING_INTERVAL_S = 0.5
 _DEAF_S = 5.0
@@ -105,6 +118,8 @@ class ControlClient:
         """The newest group that replaced a broken one."""
         self.entered = -1
         """The group that this worker has entered."""
+        self.team = -1
+        """The team whose group it has entered; -1: that of all workers, who are in step."""
         self.has_moved = False
         """Whether the newest view is that of another team than this worker has been in."""
         self.post = TeamPost()
@@ -113,6 +128,7 @@ class ControlClient:
         self._waiting_s = waiting_s
         self._standing: dict[type[FromWorker], FromWorker] = {}
         self._find_url = find_url
+        self._url = ""
         self._token = token
         self._authority = authority
         self._hello = hello
@@ -124,6 +140,7 @@ class ControlClient:
         self._connection: ClientConnection | None = None
         self._is_closed = False
         self._has_said_goodbye = False
+        self._is_released = False
         self._cut_until_s = 0.0
         self._gathered: Gathered | None = None
         self._published: dict[int, ViewPublished] = {}
@@ -133,6 +150,7 @@ class ControlClient:
         self._stopped: Stopped | None = None
         self._latency_s = 0.0
         self._heard_s = 0.0
+        self._beside = _start_beside(token, authority) if hello.is_elastic else None
         self._threads = [
             threading.Thread(target=self._receive, name="gangline-control-in", daemon=True),
             threading.Thread(target=self._send, name="gangline-control-out", daemon=True),
@@ -144,6 +162,8 @@ class ControlClient:
 
     def send(self, message: FromWorker) -> None:
         """Queues a message; never waits. What the coordinator must know is said again to a new one."""
+        if isinstance(message, OfTeam):
+            message = msgspec.structs.replace(message, team=self.team)
         if isinstance(message, Leaving):
             of_team = {k: one for k, one in self._standing.items() if isinstance(one, FromTeam)}
             self._standing = {**of_team, Leaving: message}
@@ -217,8 +237,30 @@ class ControlClient:
         return self._wait(find, timeout_s, "a view with this worker in it")[0]
 
     def poll_group(self, last: int, *, worker: int, timeout_s: float) -> tuple[View | None] | None:
-        """As `wait_group`; None where there is no such view in time."""
-        return self._poll(lambda: self._find_group(last, worker), timeout_s)
+        """As `wait_group`; None where there is no such view in time.
+
+        Raises ExchangeAborted where it was given another team, whose groups have other numbers.
+        """
+
+        def find() -> tuple[View | None] | None:
+            if self.has_moved:
+                raise ExchangeAborted("this worker was given another team")
+            return self._find_group(last, worker)
+
+        return self._poll(find, timeout_s)
+
+    def wait_end(self, last: int, *, worker: int, timeout_s: float) -> View | None:
+        """The script is over: waits for a view of a newer group than `last`; None: it may end."""
+        if self._connection is None:
+            return None
+        self._is_released = False
+        self.send(Finished(group=last))
+
+        def find() -> tuple[View | None] | None:
+            return self._find_group(last, worker) or ((None,) if self._is_released else None)
+
+        found = self._poll(find, timeout_s)
+        return None if found is None else found[0]
 
     def is_out(self, worker: int, *, last: int) -> bool:
         """Whether the coordinator is there, and others went on from the group `last` without it."""
@@ -302,6 +344,8 @@ class ControlClient:
         if connection is not None:
             connection.close()
         self._threads[0].join(2.0)
+        if self._beside is not None:
+            self._beside.close()
 
     # --- threads ---------------------------------------------------------------------------------
 
@@ -344,10 +388,12 @@ class ControlClient:
                         LaunchError(f"{_REFUSED}: its token is not that of a worker of this run")
                     )
             except ssl.SSLCertVerificationError as error:
-                text = explain(error, url=self._find_url(), authority=self._authority)
+                text = explain(error, url=self._url, authority=self._authority)
                 self._refuse(LaunchError(f"{_REFUSED}: {text}"))
             except (OSError, WebSocketException, msgspec.DecodeError, UnicodeError, LaunchError):
                 pass  # the coordinator is away, or talks nonsense: try again
+            except Exception:  # whatever it is, this worker must not go deaf for good
+                _log.exception("what the coordinator said could not be heard")
             with self._changed:
                 self._connection = None
                 cut_s = self._cut_until_s - time.monotonic()
@@ -356,10 +402,10 @@ class ControlClient:
             attempt += 1
 
     def _connect(self) -> ClientConnection:
-        url = self._find_url()
+        self._url = self._find_url()
         return connect(
-            f"{url}/ws/worker",
-            ssl=client_context(self._authority) if url.startswith("wss") else None,
+            f"{self._url}/ws/worker",
+            ssl=client_context(self._authority) if self._url.startswith("wss") else None,
             additional_headers={"Authorization": f"Bearer {self._token}"},
             max_size=MAX_MESSAGE_BYTES,
             open_timeout=_DEAF_S,
@@ -369,7 +415,8 @@ class ControlClient:
         )
 
     def _announce(self, connection: ClientConnection) -> None:
-        close_in_children(self, [connection.socket])
+        beside = [] if self._beside is None else [self._beside.pipe]
+        close_in_children(self, [connection.socket, *beside])
         for message in (self._hello, *self._standing.values()):
             connection.send(encode(message))
         with self._changed:
@@ -385,7 +432,9 @@ class ControlClient:
                 return
             case Refused(reason=reason, is_left_behind=is_left_behind):
                 text = f"{_REFUSED}: {reason}"
-                self._refuse(LeftBehindError(text) if is_left_behind else LaunchError(text))
+                # Who was never in a view may be refused for what all workers have in common.
+                kind = RefusedError if self._published else LaunchError
+                self._refuse((LeftBehindError if is_left_behind else kind)(text))
                 return
             case Stopped(reason=reason):
                 self._stopped = message
@@ -405,6 +454,8 @@ class ControlClient:
                 self._break_off(0, attempt)
             case Dismissed():
                 self.is_dismissed = True
+            case Released():
+                self._is_released = True
             case ViewPublished(is_recovery=True, view=view) if view.group > self.newest_recovery:
                 self.newest_recovery = view.group
                 self._break_off(view.group, 0)  # before anybody can enter the new group
@@ -429,9 +480,7 @@ class ControlClient:
     def _note_team(self, view: View) -> None:
         """Views and groups of another team have numbers of their own."""
         known = self._published.get(self.newest_view)
-        if known is None or view.whole is None or known.view.whole is None:
-            return
-        if known.view.whole.team != view.whole.team:
+        if known is not None and not _is_same_team(known.view.whole, view.whole):
             self._published.clear()
             self.has_moved = True
             self.newest_recovery = -1
@@ -463,6 +512,8 @@ class ControlClient:
             if time.perf_counter() - pinged_s > _PING_INTERVAL_S:
                 pinged_s = time.perf_counter()
                 messages.append(Ping(sent_s=pinged_s, waiting_s=self._waiting_s()))
+                if self._beside is not None:
+                    self._beside.beat(self._url, self._hello.worker)
             connection = self._await_connection()
             if connection is not None and time.perf_counter() - self._heard_s > _DEAF_S:
                 self._heard_s = time.perf_counter()
@@ -478,3 +529,23 @@ class ControlClient:
             while self._connection is None and not self._is_closed and self._refusal is None:
                 self._changed.wait()
             return self._connection
+
+
+def _start_beside(token: str, authority: str | None) -> Beside | None:
+    """Who speaks for this worker when its threads cannot; None where nobody can be started."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return Beside(token=token, authority=authority)
+    except OSError:
+        return None
+
+
+def _is_same_team(before: Whole | None, after: Whole | None) -> bool:
+    """Whether the numbers of two views, and of their groups, are counted by the same team.
+
+    The workers of a job that was one become a team, which is called the root; others do not.
+    """
+    if before is None or after is None:
+        return after is None or after.is_root
+    return before.team == after.team

@@ -36,8 +36,10 @@ class Job:
 
     @property
     def rank(self) -> int:
-        """This worker's rank in the whole job."""
-        return self.opened().group.rank + (0 if self.whole is None else self.whole.first_rank)
+        """This worker's rank in the whole job, in the order of the workers' numbers."""
+        session, training = self.opened(), self.training
+        own = session.group.rank if training is None else training.rank_now()
+        return own + (0 if self.whole is None else self.whole.first_rank)
 
 
 job = Job()

@@ -49,6 +49,7 @@ class Membership:
         snapshot: Snapshot,
         *,
         group: int,
+        team: int,
         probation: Probation,
     ) -> None:
         self._session = session
@@ -66,6 +67,7 @@ class Membership:
         """The number of the group that this worker is in, or was in last."""
         if session.client is not None:
             session.client.entered = group
+            session.client.team = team
         self.results: Results = {}
 
     @property
@@ -144,9 +146,9 @@ class Membership:
         assert client is not None
         assert door is not None
         client.entered = view.group
+        client.team = view.team
         # Teams number their groups each for itself, and the founders met in another one before.
-        attempt = 0 if view.whole is None else 1 + view.whole.team
-        key = GroupKey(run=self._session.place.run, view=view.group, attempt=attempt)
+        key = GroupKey(run=self._session.place.run, view=view.group, attempt=1 + view.team)
         communicator = self._session.communicator
         try:
             communicator.make(
@@ -190,8 +192,8 @@ class Membership:
         self.results = {key: value for key, value in self.results.items() if not is_old(key)}
 
     def forget_calls(self) -> None:
-        """All members have come to the same place: nobody is behind for a call before it."""
-        self.forget(lambda key: key[0] != "order")
+        """All members have come to the same place: nobody is behind for a call in a step before it."""
+        self.forget(lambda key: isinstance(key[0], int))
 
     def _record(self, view: View, truth: Truth) -> None:
         assert self._broken_s is not None

@@ -86,6 +86,8 @@ class Measured(Message, frozen=True, kw_only=True, tag="measured"):
     """Loading and updating."""
     hops: tuple[tuple[int, float], ...] = ()
     """How many seconds a MiB takes to peers, by their rank, where that is known."""
+    team: int = -1
+    """The team that it is said of; -1: that of all workers, who are in step."""
 
 
 class Shown(Message, frozen=True, kw_only=True, tag="shown"):
@@ -151,6 +153,13 @@ class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
     """The worker wants to go. It takes part until a view without it holds."""
 
 
+class Finished(Message, frozen=True, kw_only=True, tag="finished"):
+    """The worker's script is over. It waits to be released, or for a view with somebody who is back."""
+
+    group: int
+    """The group that it is in."""
+
+
 class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
     """The worker leaves on purpose."""
 
@@ -175,6 +184,8 @@ class LeaseAsked(Message, frozen=True, kw_only=True, tag="lease_asked"):
     """Which of the team's leases in this epoch, from 0."""
     length: int
     """How many samples the epoch has."""
+    team: int = -1
+    """The team that it is said of; -1: that of all workers, who are in step."""
 
 
 class Reached(Message, frozen=True, kw_only=True, tag="reached"):
@@ -190,6 +201,8 @@ class Reached(Message, frozen=True, kw_only=True, tag="reached"):
     """The newest round that the team has taken part in."""
     length: int = 0
     """How many samples the epoch has; of workers that have trained in step so far, and are to part."""
+    team: int = -1
+    """The team that it is said of; -1: that of all workers, who are in step."""
 
 
 class RoundDone(Message, frozen=True, kw_only=True, tag="round_done"):
@@ -206,6 +219,8 @@ class RoundDone(Message, frozen=True, kw_only=True, tag="round_done"):
     drift: float
     """How far the team's copy is from the mean, by how far the mean has moved since the last round."""
     sent_bytes: int
+    team: int = -1
+    """The team that it is said of; -1: that of all workers, who are in step."""
 
 
 class RoundFailed(Message, frozen=True, kw_only=True, tag="round_failed"):
@@ -213,6 +228,8 @@ class RoundFailed(Message, frozen=True, kw_only=True, tag="round_failed"):
 
     number: int
     error: str
+    team: int = -1
+    """The team that it is said of; -1: that of all workers, who are in step."""
 
 
 class Told(Message, frozen=True, kw_only=True, tag="told"):
@@ -226,6 +243,8 @@ class Told(Message, frozen=True, kw_only=True, tag="told"):
     """The call, for people: all teams must make the same."""
     payload: bytes = b""
     """What is not added up, but brought to all teams as it is."""
+    team: int = -1
+    """The team that it is said of; -1: that of all workers, who are in step."""
 
 
 class Knocked(Message, frozen=True, kw_only=True, tag="knocked"):
@@ -302,6 +321,10 @@ class CheckpointAnswered(Message, frozen=True, kw_only=True, tag="checkpoint_ans
 
 class Dismissed(Message, frozen=True, kw_only=True, tag="dismissed"):
     """The worker may go, for good: when the newest view without it holds, or its group is lost."""
+
+
+class Released(Message, frozen=True, kw_only=True, tag="released"):
+    """The worker's script is over, and nobody needs its state any more."""
 
 
 class Knock(Message, frozen=True, kw_only=True, tag="knock"):
@@ -440,6 +463,7 @@ FromWorker = (
     | CheckpointWritten
     | Exhausted
     | Leaving
+    | Finished
     | Goodbye
     | Saved
     | LeaseAsked
@@ -450,11 +474,14 @@ FromWorker = (
 )
 FromTeam = LeaseAsked | Reached | RoundDone | RoundFailed | Told
 """What only workers say whose groups train at their own pace."""
+OfTeam = Measured | FromTeam
+"""What is said of the team that the worker was in when it said it; it may be in another one by now."""
 FromCoordinator = (
     Gathered
     | ViewPublished
     | CheckpointAnswered
     | Dismissed
+    | Released
     | Probe
     | Knock
     | ServeLink

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.utils.data import RandomSampler, SequentialSampler
 
+from gangline.runtime.position import ORDER
 from gangline.spec.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class DrawnOrder:
             group.broadcast(drawn, 0)
             return drawn
 
-        order: list[int] = agree(draw, ("order", epoch)).tolist()
+        order: list[int] = agree(draw, (ORDER, epoch)).tolist()
         return order
 
 

@@ -32,7 +32,19 @@ class Position(NamedTuple):
         return f"after {steps} step{'' if steps == 1 else 's'} (epoch {self.epoch})"
 
     def is_behind(self, call: tuple[Any, ...]) -> bool:
-        """Whether no worker can still need the result of this collective call."""
-        if call[0] == "order":
+        """Whether the result of this collective call is not kept any longer."""
+        if call[0] == ORDER:
             return bool(call[1] < self.epoch)
+        if call[0] == BETWEEN:  # a loop may go by it (to stop early), and there are few of them
+            return bool(call[1] < self.epoch - 1)
         return bool(call[0] < self.handed_out - 1)
+
+
+ORDER = "order"
+"""The order of an epoch."""
+BETWEEN = "between"
+"""A call between two epochs: the number of the next one, and of the call."""
+NOWHERE = (-1, 0)
+"""Before the first call in a step: the last step that was handed out, and how many calls since."""
+NO_EPOCH = 1 << 40
+"""The job is over: it has left all epochs behind, also where its loop was left early."""

@@ -110,10 +110,13 @@ class Teaming:
     def come_over(self) -> bool:
         """Whether this worker was given another team, which it enters as if it had just come."""
         client = self._session.client
-        if self.team is None or client is None or not client.has_moved:
+        if client is None or not client.has_moved:
             return False
         self._membership.move()
-        self.team.move()
+        if self.team is None:  # it was in step with all others, and missed that they parted
+            self._found(is_parting=False)
+        else:
+            self.team.move()
         return True
 
     def close(self) -> None:

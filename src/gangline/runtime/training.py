@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -22,7 +23,7 @@ from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
 from gangline.runtime.leaving import Departure
 from gangline.runtime.membership import BACKWARD, Membership
-from gangline.runtime.position import Position
+from gangline.runtime.position import BETWEEN, NO_EPOCH, NOWHERE, Position
 from gangline.runtime.probation import Probation
 from gangline.runtime.rates import check_rates, rates_checksum
 from gangline.runtime.scrutiny import Scrutiny
@@ -31,7 +32,13 @@ from gangline.runtime.snapshot import Snapshot
 from gangline.runtime.stepclock import StepClock
 from gangline.runtime.teaming import Teaming
 from gangline.runtime.telling import tell_epoch, tell_links, tell_pacing, tell_step, tell_view
-from gangline.spec.errors import ExchangeError, MismatchError, UsageError
+from gangline.spec.errors import (
+    ExchangeAborted,
+    ExchangeError,
+    GanglineError,
+    MismatchError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,6 +60,9 @@ if TYPE_CHECKING:
     from gangline.spec.view import View
 
 T = TypeVar("T")
+
+END_WAIT_S = 10.0
+"""How long a worker whose script is over waits at most for others that come back."""
 
 
 class Training:
@@ -76,16 +86,17 @@ class Training:
         self.is_past = False
         """Whether the user's loop is in an epoch that the job has left behind: it is alone there."""
         self._loop_epoch = 0
+        self._num_between = 0
+        self._overtaken = NOWHERE
         self._is_in_epoch = False
         self._is_void = False
+        self._is_finished = False
         self._must_cut = False
         """Whether what was cut ahead was cut for a group that is no more."""
         self._has_rest = False
         """Whether the loop has left an epoch, of which somebody's samples are still to be used."""
         self._first_step = 0
         """The step with which the loop began the present epoch."""
-        self._is_astray = False
-        """Whether the others are elsewhere in their loops, until this one comes for another batch."""
         self._clock = StepClock()
         self._pacer, self._probe = instruments.pacer, instruments.probe
         self._checkpointer = instruments.checkpointer
@@ -102,6 +113,7 @@ class Training:
             introduction,
             self._snapshot,
             group=views.newest.group,
+            team=views.newest.team,
             probation=Probation(self._faults, prepared.models),
         )
         self._teaming = Teaming(session, prepared, views, self._membership, self._snapshot)
@@ -165,6 +177,12 @@ class Training:
         worker = self.session.place.worker
         return view, view.rank_of(worker) if worker in view.members else len(view.members)
 
+    def rank_now(self) -> int:
+        """This worker's place among the members by their numbers, whenever they came."""
+        view, place = self.view_now()
+        worker = self.session.place.worker
+        return sorted(view.members).index(worker) if worker in view.members else place
+
     def reach(self, start: int, stop: int, *, length: int) -> int:
         return self._teaming.reach(self.position, start, stop, length=length)
 
@@ -216,8 +234,6 @@ class Training:
         """The loop asks for an epoch; False where the job has left that one behind."""
         if not self._is_ahead_of_epoch():
             self.settle()
-        if self._is_astray:
-            self._restart()
         if self.has_left:
             return False
         epoch, self._loop_epoch = self._loop_epoch, self._loop_epoch + 1
@@ -232,10 +248,13 @@ class Training:
         return not self.is_past
 
     def _enter_epoch(self, epoch: int) -> None:
-        self._is_in_epoch = True
+        self._num_between = 0
         self._first_step = self.position.step
-        was_past, self.is_past = self.is_past, epoch < self.position.epoch
-        if (was_past or self._is_void) and not self.is_past and self.position.start:
+        was_past = self.is_past or self._overtaken[0] > self.position.handed_out
+        self.is_past, self._is_void = epoch < self.position.epoch, False
+        self._is_in_epoch = not self.is_past
+        self._arrive()
+        if was_past and not self.is_past and self.position.start:
             self._snapshot.restore()  # what the loop did at the end of past epochs was done already
         elif not self.is_past:
             self._snapshot.take()  # with what the loop did between the epochs
@@ -342,11 +361,6 @@ class Training:
             self._has_rest = not (is_done and self._close_epoch())
         batches.is_exhausted = False
 
-    def finish(self) -> None:
-        """The script ends: an epoch whose last batch was fetched ahead is over now."""
-        if self._batches.is_exhausted and self._is_in_epoch:
-            self.settle()
-
     def take_rest(self) -> bool:
         """Whether there is more to do of the epoch that the loop has left; said once."""
         has_rest, self._has_rest = self._has_rest, False
@@ -451,26 +465,38 @@ class Training:
         key: tuple[Any, ...] | None,
         before: Callable[[], None],
     ) -> T:
-        place = key or (self.position.handed_out, self.position.calls)
-        while not (self.is_past or self._is_astray or self._is_on_void_batch):
+        place = key or self._place_of_call()
+        while not self._is_alone_in(place):
             if self._membership.is_broken and place not in self._membership.results:
-                step = self.position.step
                 self._recover()
-                # Did the others make this call so long ago that nobody remembers its result?
-                self._is_astray = (
-                    self.position.step > step and place not in self._membership.results
-                )
                 continue
             before()
             try:
                 result = self._membership.call(place, exchange)
+                break
             except ExchangeError as error:
                 self._membership.fail(error, self.position)
-            else:
-                if key is None:
-                    self._set(calls=self.position.calls + 1)
-                return result
-        return exchange(SoloGroup())
+        else:
+            result = exchange(SoloGroup())
+        if key is None:
+            self._set(calls=self.position.calls + 1)
+            self._num_between += not self._is_in_epoch
+        return result
+
+    def _place_of_call(self) -> tuple[Any, ...]:
+        """Names the next collective call: by the step, or between two epochs by the next epoch."""
+        if self._is_in_epoch:
+            return (self.position.handed_out, self.position.calls)
+        return (BETWEEN, self._loop_epoch, self._num_between)
+
+    def _is_alone_in(self, place: tuple[Any, ...]) -> bool:
+        """Whether the others make this call no more, and nobody remembers its result."""
+        if self.has_left:
+            return True
+        if isinstance(place[0], str):
+            return place not in self._membership.results and self.position.is_behind(place)
+        is_made = self.is_past or self._is_on_void_batch or place < self._overtaken
+        return is_made and place not in self._membership.results
 
     def may_write(self, state: SampleState) -> bool:
         """Whether what the loop writes into a table counts: in a ghost it does not."""
@@ -661,8 +687,8 @@ class Training:
         self, what: str, values: Sequence[float] = (), payload: bytes = b""
     ) -> Heard | None:
         """What all teams bring to a call, outside of the epochs; None where this team is alone."""
-        team, place = self._teaming.team, (self.position.epoch, self.position.calls)
-        while team is not None and not (self._is_in_epoch or self.is_past):
+        team, place = self._teaming.team, (self._loop_epoch, self._num_between)
+        while team is not None and not (self._is_in_epoch or self.has_left):
             try:
                 return team.add_up(
                     values, epoch=place[0], call=place[1], name=what, payload=payload
@@ -678,13 +704,18 @@ class Training:
         if self.handout is not None:
             self._void()  # it was cut for the lost group; passes that were applied are not done again
         self._faults.reach("regroup", self.position.step)
-        if self._teaming.come_over():
-            self.position = Position.at_start()
         self._find_group()
 
     def _find_group(self) -> None:
         """Waits for a group with this worker in it, and goes on as its members do."""
-        found = self._membership.recover(self.position)
+        while True:
+            if self._teaming.come_over():
+                self.position = Position.at_start()
+            try:
+                found = self._membership.recover(self.position)
+                break
+            except ExchangeAborted:  # it was given another team while it waited
+                continue
         if found is None:
             self._leave()
         else:
@@ -724,6 +755,7 @@ class Training:
 
     def _settle_in(self, view: View, truth: Truth) -> None:
         own = self.position
+        self._overtaken = truth.position[2:4] if truth.was_behind else NOWHERE
         self._gradients.reset()
         self._buffers.settle()
         self.views.restart(view, truth.position.step)
@@ -743,12 +775,41 @@ class Training:
 
     def _restart(self) -> None:
         """The loop goes on from the job's position, as if it had just come there."""
-        self._is_void = self._is_astray = self._teaming.is_cut_off = False
+        self._is_void = self._teaming.is_cut_off = False
         self.is_past = self._loop_epoch <= self.position.epoch
+        self._is_in_epoch = self._is_in_epoch and not self.is_past
+        self._arrive()
         self._snapshot.restore()
+
+    def _arrive(self) -> None:
+        """Unless it is in a past epoch, the loop goes on from where the others are."""
+        if not self.is_past and self._overtaken > self.position[2:4]:
+            self._set(handed_out=self._overtaken[0], calls=self._overtaken[1])
 
     def _set(self, **fields: int) -> None:
         self.position = self.position._replace(**fields)
+
+    def finish(self) -> None:
+        """The script is over, and so is an epoch whose last batch was fetched ahead.
+
+        Members that were put out, and are back, copy the final state first.
+        """
+        if self._is_finished:
+            return
+        self._is_finished = True
+        if self._batches.is_exhausted and self._is_in_epoch:
+            self.settle()
+        client, team = self.session.client, self._teaming.team
+        if client is None or not client.is_elastic or team is not None or self.has_left:
+            return
+        with contextlib.suppress(GanglineError):
+            worker, position = self.session.place.worker, self.position._replace(epoch=NO_EPOCH)
+            while not self._membership.is_broken:
+                group = self._membership.group
+                view = client.wait_end(group, worker=worker, timeout_s=END_WAIT_S)
+                if view is None or view.whole is not None:
+                    return
+                self._membership.enter(view, position)
 
     def close(self) -> None:
         """Leaves the models and optimizers as if they had never been prepared."""

@@ -8,6 +8,7 @@
     ├── MainWorkerError     what the main worker does for all has failed
     ├── GradientError       this worker's gradient is wrong, and such workers are put out
     ├── LaunchError         a worker process could not be started, or ended badly
+    │   ├── RefusedError        the coordinator put this worker out; the others train on
     │   └── LeftBehindError     the job ended without this worker, whose parameters are old
     ├── ExchangeError       an exchange with the other workers failed
     │   ├── ExchangeAborted     it was broken off on purpose, by this process
@@ -44,6 +45,10 @@ class MainWorkerError(GanglineError):
 
 class LaunchError(GanglineError):
     """A worker process could not be started, or ended badly."""
+
+
+class RefusedError(LaunchError):
+    """The coordinator does not want this worker any more, which took part: the others train on."""
 
 
 class LeftBehindError(LaunchError):

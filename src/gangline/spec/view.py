@@ -21,6 +21,8 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
     """How many samples of a global batch the teams before this one use."""
     samples: int
     """The global batch."""
+    is_root: bool = False
+    """Whether the team is all workers of a job that was one, and is about to be parted."""
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +60,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
                 f"the structure {self.structure} must hold the members {list(self.members)} of its "
                 "view, and nobody else"
             )
+
+    @property
+    def team(self) -> int:
+        """The number of the members' team; -1: they are the job."""
+        return -1 if self.whole is None else self.whole.team
 
     @property
     def global_batch(self) -> int:

@@ -43,7 +43,9 @@ class Role(enum.IntEnum):
         return f"{'a' if self is Role.WORKER else 'an'} {self.name.lower()}"
 
 
-NEEDED: dict[str, Role] = {"/ws/worker": Role.WORKER, "/api/certificate": Role.WORKER}
+NEEDED: dict[str, Role] = dict.fromkeys(
+    ("/ws/worker", "/api/busy", "/api/certificate"), Role.WORKER
+)
 """Paths whose role is not that of their method: to read, observer; anything else, operator."""
 
 

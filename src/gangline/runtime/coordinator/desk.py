@@ -18,6 +18,7 @@ from gangline.runtime.coordinator.limits import Bucket, Limits
 from gangline.runtime.coordinator.openapi import document
 from gangline.runtime.coordinator.sanity import check_message
 from gangline.runtime.coordinator.status import (
+    BusyRequest,
     CertificateRequest,
     LeaveRequest,
     ReplanRequest,
@@ -27,6 +28,7 @@ from gangline.runtime.coordinator.survey import Survey
 from gangline.runtime.messages import (
     FromCoordinator,
     FromSurveyor,
+    FromWorker,
     Hello,
     Refused,
     decode_from_worker,
@@ -69,6 +71,8 @@ class Desk:
         self._queues: dict[int, asyncio.Queue[FromCoordinator]] = {}
         self._addresses: dict[int, WireAddress] = {}
         self._survey: Survey | None = None
+        self._stumbled: set[tuple[int, str, str]] = set()
+        """Which errors of the hub are in the log already."""
         self._deaf: set[int] = set()
         """Workers whose connection is to be closed, as they do not read what they are sent."""
 
@@ -82,6 +86,7 @@ class Desk:
             Route("/api/replan", self.replan, methods=["POST"]),
             Route("/api/sync", self.sync, methods=["POST"]),
             Route("/api/survey", self.survey, methods=["GET", "POST"]),
+            Route("/api/busy", self.busy, methods=["POST"]),
             Route("/api/certificate", self.certificate, methods=["POST"]),
             WebSocketRoute("/ws/worker", self.worker),
         ]
@@ -109,6 +114,15 @@ class Desk:
             return act(asked.worker)
 
         return await self._order(request, LeaveRequest, leave)
+
+    async def busy(self, request: Request) -> Response:
+        """Somebody beside a worker says that it computes."""
+
+        def see(asked: BusyRequest) -> list[Outgoing]:
+            self._hub.see_busy(asked.worker, asked.pid)
+            return []
+
+        return await self._order(request, BusyRequest, see)
 
     async def replan(self, request: Request) -> Response:
         """Somebody wants the job to exchange in another structure."""
@@ -178,13 +192,8 @@ class Desk:
         sender = asyncio.create_task(self._send_all(websocket, queue))
         try:
             await self._listen(websocket, worker)
-        except (WebSocketDisconnect, RuntimeError):
-            pass  # the worker's end or its network; who it was is known, and it may come back
-        except Exception as error:
-            # Whatever it said, and wherever the hub stumbled over it: it costs this worker its
-            # connection, and nobody else anything.
-            if not isinstance(error, (*_UNREADABLE, UsageError, KeyError)):
-                _log.exception("worker %d sent what the hub stumbled over", worker)
+        except (*_UNREADABLE, UsageError) as error:
+            # It costs this worker its connection, and nobody else anything.
             await self._refuse(
                 websocket,
                 f"worker {worker} sent what nobody can read: {error or type(error).__name__}",
@@ -214,18 +223,33 @@ class Desk:
         limits = self._limits
         bucket = Bucket(limits.messages_per_s, burst=limits.message_burst, now=time.monotonic())
         while True:
-            message = decode_from_worker(await websocket.receive_bytes())
+            payload = await _read(websocket)
+            if payload is None:
+                return  # the worker's end or its network; who it was is known, and it may come back
+            message = decode_from_worker(payload)
             check_message(message)
-            if isinstance(message, FromSurveyor):
-                self._deliver(self._hear_surveyor(worker, message))
-            else:
-                self._deliver(self._hub.receive(worker, message))
+            self._deliver(self._hear(worker, message))
             if worker in self._deaf:
                 self._deaf.discard(worker)
                 raise UsageError(f"{limits.unread} messages to it were not read")
             if not bucket.take(time.monotonic()):
                 # Not read, it waits in the network's buffers and then at the worker.
                 await asyncio.sleep(bucket.missing_s(time.monotonic()))
+
+    def _hear(self, worker: int, message: FromWorker) -> list[Outgoing]:
+        """What follows from a message. One over which the hub stumbles is logged, and left out."""
+        try:
+            if isinstance(message, FromSurveyor):
+                return self._hear_surveyor(worker, message)
+            return self._hub.receive(worker, message)
+        except UsageError:
+            raise
+        except Exception as error:
+            told = (worker, type(message).__name__, repr(error))
+            if told not in self._stumbled:
+                self._stumbled.add(told)
+                _log.exception("could not deal with %r of worker %d", message, worker)
+            return []
 
     def _hear_surveyor(self, worker: int, message: FromSurveyor) -> list[Outgoing]:
         if self._survey is None:
@@ -234,18 +258,24 @@ class Desk:
 
     async def _greet(self, websocket: WebSocket) -> int | None:
         try:
-            payload = await asyncio.wait_for(websocket.receive_bytes(), HELLO_TIMEOUT_S)
+            payload = await asyncio.wait_for(_read(websocket), HELLO_TIMEOUT_S)
+            if payload is None:
+                return None
             hello = decode_from_worker(payload)
             if not isinstance(hello, Hello):
                 raise UsageError(f"the first message must be a hello, not {type(hello).__name__}")
             check_message(hello)
             worker, outgoing = self._hub.connect(hello)
-        except (TimeoutError, WebSocketDisconnect, RuntimeError):
+        except TimeoutError:
             with contextlib.suppress(RuntimeError):
                 await websocket.close(_POLICY_VIOLATION)
             return None
-        except (*_UNREADABLE, KeyError, UsageError) as error:
+        except (*_UNREADABLE, UsageError) as error:
             await self._refuse(websocket, str(error))
+            return None
+        except Exception as error:
+            _log.exception("could not greet a worker: %r", payload)
+            await self._refuse(websocket, f"the coordinator failed: {error!r}")
             return None
         self._queues[worker] = asyncio.Queue(self._limits.unread)
         self._addresses[worker] = hello.address
@@ -272,3 +302,13 @@ class Desk:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             await websocket.send_bytes(encode(Refused(reason=reason[:_MAX_REASON])))
             await websocket.close(_POLICY_VIOLATION)
+
+
+async def _read(websocket: WebSocket) -> bytes | None:
+    """The next message; None where the connection has ended."""
+    try:
+        return await websocket.receive_bytes()
+    except (WebSocketDisconnect, RuntimeError):
+        return None
+    except KeyError as error:
+        raise UsageError("messages are bytes, not text") from error

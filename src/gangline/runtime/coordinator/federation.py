@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.control.autosync import SyncWatch
+from gangline.control.watch import MIN_PATIENCE_S
 from gangline.planning.relaxing import choose_sync, groups_by_place
 from gangline.runtime.coordinator.founding import Founder, check_can_part
 from gangline.runtime.coordinator.hub import LEFT_BEHIND, Hub, Outgoing
@@ -33,6 +34,7 @@ from gangline.runtime.messages import (
     Goodbye,
     Hello,
     Measured,
+    OfTeam,
     Ready,
     Refused,
     Saved,
@@ -70,8 +72,13 @@ class Federation:
         journal: Journal | None = None,
         planning: Planning | None = None,
         detector: Detector | None = None,
+        patience_s: float = MIN_PATIENCE_S,
     ) -> None:
-        """Goes on where the journal ends. Workers bring the numbers below `reserved` themselves."""
+        """Goes on where the journal ends. Workers bring the numbers below `reserved` themselves.
+
+        A worker that others wait for may be silent for `patience_s` at least.
+        """
+        self._patience_s = patience_s
         self._run = run
         self._events = events
         self._clock = clock
@@ -85,8 +92,9 @@ class Federation:
             journal=self._journal,
             planning=planning,
             detector=detector,
+            patience_s=patience_s,
         )
-        self._factory = TeamFactory(run, events, clock, self._journal, detector)
+        self._factory = TeamFactory(run, events, clock, self._journal, detector, patience_s)
         self._teams: Teams | None = None
         self._profile = None if planning is None else planning.profile
         self._founder = Founder(self._root, self._factory, self._journal, self._profile)
@@ -98,6 +106,8 @@ class Federation:
         """Whose script has ended by itself, in whichever team, and where."""
         self._stopped: Stopped | None = None
         self._writers = Writers(self._root.hellos)
+        self._late: set[tuple[int, int, int]] = set()
+        """Of whom it was said that they spoke for a team that they had been moved from."""
         self._resume()
 
     # --- what the server asks --------------------------------------------------------------------
@@ -120,6 +130,16 @@ class Federation:
     def disconnect(self, worker: int) -> None:
         """A worker's connection is gone; the worker itself may be well."""
         self._hub_of(worker).disconnect(worker)
+
+    def see_busy(self, worker: int, pid: int) -> None:
+        """Somebody beside a worker says that it computes, and cannot say so itself."""
+        hub = self._hub_of(worker)
+        hello = hub.hellos.get(worker)
+        if hello is None or hello.pid != pid:
+            return  # of a worker that was there before
+        hub.see_busy(worker)
+        if self._teams is not None:
+            self._teams.see_busy(worker)
 
     def expect_without(self, worker: int) -> list[Outgoing]:
         """Whoever starts the workers says that one has ended: the founders do not wait for it."""
@@ -150,6 +170,9 @@ class Federation:
         team = self._teams.team_of(worker)
         if team is None:
             return self._adopt(worker)
+        if isinstance(message, OfTeam) and not team.is_meant(message):
+            self._drop_late(worker, message, team)
+            return []
         if isinstance(message, FromTeam):
             stopped = judge_team(
                 worker, team.number, message, ended=self._ended, sums=self._teams.sums
@@ -176,6 +199,14 @@ class Federation:
             return []
         self._stopped = stopped
         return [out for hub in hubs if hub.stopped is None for out in hub.stop(stopped)]
+
+    def _drop_late(self, worker: int, message: OfTeam, team: Team) -> None:
+        """A worker was moved to another team, and had not heard of it when it said this."""
+        key = (worker, message.team, team.number)
+        if key not in self._late:
+            self._late.add(key)
+            reason = f"worker {worker} speaks for team {message.team}, and is in team {team.number}"
+            self._say("drop_late", f"{reason} now: that counts no more", worker=float(worker))
 
     def ask_to_leave(self, worker: int) -> list[Outgoing]:
         """Somebody wants a worker to go. Raises UsageError where it cannot."""
@@ -380,6 +411,7 @@ class Federation:
             journal=self._journal,
             clock=self._clock,
             hellos=self._root.hellos,
+            patience_s=self._patience_s,
         )
 
     def _team_for(self, replaces: int) -> Team:

@@ -169,6 +169,7 @@ class Founder:
             workers=len(members),
             first_sample=0,
             samples=self._first.global_batch,
+            is_root=True,
         )
         record = TeamFounded(team=whole.team, members=members, whole=whole, is_root=True)
         self._journal.append(record)
@@ -183,6 +184,7 @@ class Founder:
             None if view is None else view.whole,
             batch=self._first.global_batch,
             minimum=self._first.minimum,
+            is_root=True,
         )
 
     def _take_number(self) -> int:
@@ -217,12 +219,17 @@ class Founder:
         }
 
     def bystanders(self, teams: Iterable[Team]) -> list[Bystander]:
-        """Who is connected to a team's hub, and is not a member of it."""
+        """Who is connected to a team's hub, and is not a member of it.
+
+        Who was lost is not among them: it may still hang, and comes by itself when it does not.
+        """
         return [
             Bystander(one.worker, team.hub.hellos[one.worker], team.hub.readied(one.worker))
             for team in teams
             for one in team.hub.status().workers
-            if one.is_connected and one.state != "gone" and one.worker not in team.members
+            if one.is_connected
+            and one.state not in ("gone", "lost")
+            and one.worker not in team.members
         ]
 
     # --- after a restart -------------------------------------------------------------------------

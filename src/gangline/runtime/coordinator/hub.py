@@ -18,9 +18,8 @@ from gangline.control import (
     WorkersLeft,
     WorkersLost,
 )
-from gangline.control.watch import Watch
 from gangline.runtime.coordinator.checkpoints import judge
-from gangline.runtime.coordinator.journal import Ended, Finished
+from gangline.runtime.coordinator.journal import Ended, ScriptEnded
 from gangline.runtime.coordinator.lookout import Question
 from gangline.runtime.coordinator.mind import Mind
 from gangline.runtime.coordinator.mind import Outgoing as Outgoing
@@ -30,6 +29,7 @@ from gangline.runtime.messages import (
     Dismissed,
     Exhausted,
     Failed,
+    Finished,
     FromCoordinator,
     FromWorker,
     Goodbye,
@@ -42,6 +42,7 @@ from gangline.runtime.messages import (
     Probed,
     Ready,
     Refused,
+    Released,
     Shown,
     Stopped,
     founders_group,
@@ -98,6 +99,10 @@ class Hub(Mind):
         self._lookout.watch.lose_connection(worker, self._clock())
         self._roster.lose_connection(worker)
 
+    def see_busy(self, worker: int) -> None:
+        """A worker computes, and cannot say so itself."""
+        self._lookout.watch.see_busy(worker, self._clock())
+
     def expect_without(self, worker: int) -> list[Outgoing]:
         """Whoever starts the workers says that one has ended: the founders do not wait for it."""
         self._roster.lose_connection(worker)
@@ -106,12 +111,12 @@ class Hub(Mind):
 
     def tick(self) -> list[Outgoing]:
         """Time has passed: looks whether somebody is missing, and grants what was asked for."""
-        return self._look() + self._change()
+        return self._look() + self._change() + self._release()
 
     def _gather(self) -> list[Outgoing]:
         """The founders are there, and shall shake hands."""
         now = self._clock()
-        self._lookout.watch_over(Watch(self._members, now), now)
+        self._lookout.watch_over(self._lookout.begin(self._members, now), now)
         hellos = sorted(self._roster.hellos)
         return [Outgoing(one, self._roster.gathered(one, None)) for one in hellos]
 
@@ -162,6 +167,8 @@ class Hub(Mind):
                 return []
             case Leaving():
                 return self._on_leaving(worker)
+            case Finished(group=group):
+                return self._on_finished(worker, group)
             case Goodbye():
                 return self._on_goodbye(worker, message)
             case Hello():
@@ -289,7 +296,7 @@ class Hub(Mind):
         newcomers = self._changes.newcomers if self._group > 0 else frozenset()
         if worker in {*members} - newcomers and not was_asked:
             if self._verdict.hear_goodbye(worker, goodbye):
-                self._journal.append(Finished(worker=worker, position=goodbye.position))
+                self._journal.append(ScriptEnded(worker=worker, position=goodbye.position))
             self._lookout.watch.lose_connection(worker, self._clock())
         if not all(workers[one].state == "gone" for one in {*members} - newcomers):
             return self._look()
@@ -308,6 +315,33 @@ class Hub(Mind):
             if one not in spare
         ]
 
+    def _on_finished(self, worker: int, group: int) -> list[Outgoing]:
+        if group == self._group and self._view is not None:
+            # Its members have met, and there will be no step that says so.
+            self._changes.see_step(self._view.number)
+            self._lookout.watch.has_stepped = True
+        self._home.finish(worker, group)
+        return self._release()
+
+    def _release(self) -> list[Outgoing]:
+        """Lets those go whose scripts are over, unless somebody who was put out may need them."""
+        if not self._home.has_begun:
+            return []
+        if self._control is not None and not self._is_over and self._roster.whole is None:
+            if self._home.is_entering(self._group):
+                return []  # the newest view has somebody who is back
+            if any(self._roster.has_trained(one) for one in self._changes.waiting):
+                return []
+            now, members = self._clock(), self._control.members
+            awaited = (
+                one
+                for number, one in self._roster.workers.items()
+                if number not in members and self._home.is_awaited(number, now)
+            )
+            if any(one.is_connected and one.state == "lost" for one in awaited):
+                return []
+        return [Outgoing(one, Released()) for one in self._home.release()]
+
     # --- who is lost -----------------------------------------------------------------------------
 
     def _look(self) -> list[Outgoing]:
@@ -316,7 +350,7 @@ class Hub(Mind):
             return []
         stopped = self._verdict.judge(self._members, self._clock())
         if stopped is not None:
-            return self._end(stopped)
+            return self._stop(stopped)
         has_tried = self._is_recovered and not self._lookout.watch.has_stepped
         may_retry = self._control is not None and not has_tried
         seen = self._lookout.look(self._clock(), may_retry=may_retry)
@@ -327,16 +361,17 @@ class Hub(Mind):
         waiting = {*self._lookout.watch.waiting} - self._changes.newcomers
         stopped = self._verdict.judge_waiting(seen.workers, waiting)
         if stopped is not None and not self._lookout.watch.has_failed:
-            return self._end(stopped)
+            return self._stop(stopped)
         if seen.workers and {*seen.workers} <= {*self._verdict.ended} and not waiting:
             return []  # their scripts have ended, and so will those of the others
+        self._home.lose(seen.workers, self._clock())
         for worker in seen.workers:
             self._roster.workers[worker].state = "lost"
         if self._control is not None:
             return self._decide(WorkersLost(workers=seen.workers, reason=seen.reason))
         return self._found_again(seen.workers, seen.reason)
 
-    def _end(self, stopped: Stopped) -> list[Outgoing]:
+    def _stop(self, stopped: Stopped) -> list[Outgoing]:
         """The workers' loops differ: the job ends with an error for everybody."""
         self._say(Decision(t=self._clock(), what="stop", reason=stopped.reason, numbers={}))
         return self.stop(stopped)

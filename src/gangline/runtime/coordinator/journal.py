@@ -74,7 +74,7 @@ class Lowered(Record, frozen=True, kw_only=True, tag="lowered"):
     max_samples: int
 
 
-class Finished(Record, frozen=True, kw_only=True, tag="finished"):
+class ScriptEnded(Record, frozen=True, kw_only=True, tag="script_ended"):
     """A member's script has ended by itself, at this position."""
 
     worker: int
@@ -107,7 +107,7 @@ class InTeam(Record, frozen=True, kw_only=True, tag="in_team"):
     """What a team keeps of its own members and views."""
 
     team: int
-    record: Greeted | Founded | Readied | Lowered | Finished | Published | Ended
+    record: Greeted | Founded | Readied | Lowered | ScriptEnded | Published | Ended
 
 
 class TeamFounded(Record, frozen=True, kw_only=True, tag="team_founded"):
@@ -188,7 +188,7 @@ AnyRecord = (
     | Founded
     | Readied
     | Lowered
-    | Finished
+    | ScriptEnded
     | Published
     | Restructured
     | Ended

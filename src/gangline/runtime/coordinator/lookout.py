@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gangline.control.watch import Watch
+from gangline.control.watch import MIN_PATIENCE_S, Watch
 from gangline.runtime.coordinator.reach import CutWorkers, Inquiry
 from gangline.runtime.messages import Probe
 
@@ -35,14 +35,19 @@ class Question(NamedTuple):
 class Lookout:
     """The watch over the present members, and the question that they were asked, if any."""
 
-    def __init__(self, roster: Roster, now: float) -> None:
+    def __init__(self, roster: Roster, now: float, *, patience_s: float = MIN_PATIENCE_S) -> None:
         self._roster = roster
+        self._patience_s = patience_s
         self._inquiry: Inquiry | None = None
         self._num_probes = 0
         self._resumed_s: float | None = None
-        self.watch = Watch((), now)
+        self.watch = self.begin((), now)
         self.cut = CutWorkers()
         """Who was put out because it did not reach the others."""
+
+    def begin(self, members: tuple[int, ...], now: float, *, has_stepped: bool = False) -> Watch:
+        """A watch over members of whom nothing is known."""
+        return Watch(members, now, has_stepped=has_stepped, patience_s=self._patience_s)
 
     def watch_over(self, watch: Watch, now: float) -> None:
         """There is another group. Who is not here now was not there when it began."""

@@ -24,7 +24,8 @@ from gangline.control import (
     decide,
 )
 from gangline.control.changes import Changes
-from gangline.control.watch import Watch
+from gangline.control.watch import MIN_PATIENCE_S
+from gangline.runtime.coordinator.homecoming import Homecoming
 from gangline.runtime.coordinator.journal import Ended, Journal, NoJournal, Published
 from gangline.runtime.coordinator.lookout import Lookout
 from gangline.runtime.coordinator.replanning import Planning, Replanning
@@ -75,10 +76,12 @@ class Mind:
         whole: Whole | None = None,
         planning: Planning | None = None,
         detector: Detector | None = None,
+        patience_s: float = MIN_PATIENCE_S,
     ) -> None:
         """Goes on where the journal ends. Workers bring the numbers below `reserved` themselves.
 
-        `whole` is what the workers are a part of, where they are one team of several.
+        `whole` is what the workers are a part of, where they are one team of several. A worker may be
+        silent for `patience_s` at least.
         """
         self._run = run
         self._events = events
@@ -103,7 +106,8 @@ class Mind:
         self._metrics: dict[int, Metrics] = {}
         self._control: ControlState | None = None
         self._tally = Tally(())
-        self._lookout = Lookout(self._roster, clock())
+        self._lookout = Lookout(self._roster, clock(), patience_s=patience_s)
+        self._home = Homecoming()
         self._seed = 0
         self._group = -1
         self._member_since: dict[int, int] = {}
@@ -289,7 +293,8 @@ class Mind:
             )
             self._tally = Tally(view.members)
             self._changes.begin_group(memory.first_view, old=view.members, new=view.members)
-        self._lookout.resume(Watch(self._members, now, has_stepped=view is not None), now)
+        watch = self._lookout.begin(self._members, now, has_stepped=view is not None)
+        self._lookout.resume(watch, now)
         count, number = len(self._members), -1 if view is None else view.number
         reason = f"the coordinator was started again: {count} members, view {number}"
         numbers = {"view": float(number), "members": float(count)}

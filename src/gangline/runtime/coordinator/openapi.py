@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from gangline.runtime.coordinator.status import (
+    BusyRequest,
     CertificateAnswer,
     CertificateRequest,
     LeaveRequest,
@@ -32,6 +33,7 @@ def document() -> dict[str, Any]:
     """The document, as it is served at /openapi.json."""
     kinds = (
         Status,
+        BusyRequest,
         LeaveRequest,
         ReplanRequest,
         SyncRequest,
@@ -77,6 +79,13 @@ def document() -> dict[str, Any]:
                     role="operator",
                     answer="SurveyStatus",
                 ),
+            },
+            "/api/busy": {
+                "post": _operation(
+                    "A worker computes, and cannot say so itself.",
+                    role="worker",
+                    request="BusyRequest",
+                )
             },
             "/api/certificate": {
                 "post": _operation(

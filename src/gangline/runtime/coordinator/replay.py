@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.runtime.coordinator.journal import (
-    Finished,
     Founded,
     Greeted,
     Lowered,
     Published,
     Readied,
     Restructured,
+    ScriptEnded,
 )
 from gangline.runtime.messages import Hello, Ready
 from gangline.spec.view import View
@@ -61,7 +61,7 @@ def replay(records: Iterable[AnyRecord]) -> Memory:
                 memory.ready[worker] = ready
             case Lowered(worker=worker, max_samples=max_samples):
                 memory.lowered[worker] = max_samples
-            case Finished(worker=worker, position=position):
+            case ScriptEnded(worker=worker, position=position):
                 memory.finished[worker] = position
             case Restructured():
                 memory.restructured = record

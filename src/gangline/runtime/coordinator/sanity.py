@@ -16,6 +16,7 @@ from gangline.runtime.messages import (
     CheckpointWritten,
     Exhausted,
     Failed,
+    Finished,
     FromTeam,
     FromWorker,
     Goodbye,
@@ -91,6 +92,7 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
         case Ready():
             yield from _of_ready(message)
         case Measured():
+            yield "team", message.team, -1 <= message.team <= MAX_COUNT
             for field in ("step", "view", "samples"):
                 yield field, getattr(message, field), _is_count(getattr(message, field))
             hops = message.hops
@@ -127,6 +129,8 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
             yield "error", message.error, len(message.error) <= MAX_TEXT
             yield "call", message.call, len(message.call) <= _MAX_NAME
             yield "position", message.position, _is_position(message.position)
+        case Finished():
+            yield "group", message.group, -1 <= message.group <= MAX_COUNT
         case CheckpointWritten():
             yield "step", message.step, _is_count(message.step)
         case Goodbye():
@@ -141,6 +145,7 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
 
 def _of_team(message: FromTeam) -> Iterator[tuple[str, object, bool]]:
     counts: tuple[str, ...] = ()
+    yield "team", message.team, -1 <= message.team <= MAX_COUNT
     match message:
         case LeaseAsked():
             counts = ("epoch", "number", "length")

@@ -46,6 +46,14 @@ class LeaveRequest(msgspec.Struct, kw_only=True):
     """Its process is no more: where the job has not begun, it begins without it."""
 
 
+class BusyRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is said beside a worker that computes, and cannot say so itself."""
+
+    worker: int
+    pid: int
+    """Its process, as in its hello."""
+
+
 class ReplanRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What `gangline replan` sends."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gangline.control.detection import Detector
     from gangline.eventlog import EventSink
     from gangline.runtime.coordinator.journal import AnyRecord, Journal
-    from gangline.runtime.messages import FromCoordinator, Hello, Reached, Ready
+    from gangline.runtime.messages import FromCoordinator, Hello, OfTeam, Reached, Ready
     from gangline.spec.structure import Structure
     from gangline.spec.view import Whole
 
@@ -42,9 +42,18 @@ class Team:
     """The members' hub, and how far they have come."""
 
     def __init__(
-        self, number: int, hub: Hub, whole: Whole | None, *, batch: int, minimum: int
+        self,
+        number: int,
+        hub: Hub,
+        whole: Whole | None,
+        *,
+        batch: int,
+        minimum: int,
+        is_root: bool = False,
     ) -> None:
         self.number = number
+        self.is_root = is_root
+        """Whether it is all workers of a job that was one, and is about to be parted."""
         self.hub = hub
         self.whole = whole
         """Its place among the teams, as its members were told; None: they were told of none."""
@@ -71,6 +80,10 @@ class Team:
         """The fewest samples that a step of this team can have."""
         return max(1, self.minimum) * max(1, len(self.members))
 
+    def is_meant(self, message: OfTeam) -> bool:
+        """Whether a worker said this as a member of this team, not of one that it was in before."""
+        return message.team == self.number or (self.is_root and message.team < 0)
+
     def tell(self, message: FromCoordinator) -> list[Outgoing]:
         """The same message for all members, and for those that are about to enter."""
         return [Outgoing(one, message) for one in self.hub.hellos]
@@ -86,12 +99,14 @@ class TeamFactory:
         clock: Callable[[], float],
         journal: Journal,
         detector: Detector | None,
+        patience_s: float,
     ) -> None:
         self._run = run
         self._events = events
         self._clock = clock
         self._journal = journal
         self._detector = detector
+        self._patience_s = patience_s
 
     def found(
         self,
@@ -144,4 +159,5 @@ class TeamFactory:
             journal=TeamJournal(self._journal, record.team),
             whole=record.whole,
             detector=self._detector,
+            patience_s=self._patience_s,
         )

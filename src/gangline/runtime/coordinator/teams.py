@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gangline.control import PartChanged
 from gangline.control.parts import DIVIDE_EVERY_S, divide, divide_by_speed, is_worth_changing
 from gangline.control.rounds import Report, Round, RoundClock
+from gangline.control.watch import MIN_PATIENCE_S
 from gangline.runtime.coordinator.attendance import RETURN_S, Attendance
 from gangline.runtime.coordinator.chronicle import Chronicle
 from gangline.runtime.coordinator.hub import Outgoing
@@ -25,6 +26,7 @@ from gangline.runtime.messages import (
     EpochClosed,
     FromCoordinator,
     FromTeam,
+    Heard,
     LeaseAsked,
     Reached,
     RoundDone,
@@ -63,6 +65,7 @@ class Teams:
         journal: Journal,
         clock: Callable[[], float],
         hellos: Mapping[int, Hello],
+        patience_s: float = MIN_PATIENCE_S,
     ) -> None:
         self._journal = journal
         self._clock = clock
@@ -81,7 +84,7 @@ class Teams:
         self._epoch_closed: EpochClosed | None = None
         self.sums = Sums()
         """What they add up outside of the epochs."""
-        self._attendance = Attendance()
+        self._attendance = Attendance(patience_s=patience_s)
         self._unsettled: str | None = None
         """Why some team is still to be told its place."""
         self._divided_s = clock()
@@ -168,6 +171,10 @@ class Teams:
     def hear(self, worker: int) -> None:
         """A worker gave a sign of life."""
         self._attendance.hear(worker, self._clock())
+
+    def see_busy(self, worker: int) -> None:
+        """A worker computes, and cannot say so itself."""
+        self._attendance.see_busy(worker, self._clock())
 
     def note(self, team: Team, report: Measured) -> list[Outgoing]:
         """A member made a step."""
@@ -431,6 +438,7 @@ class Teams:
                 workers=workers,
                 first_sample=first_sample,
                 samples=self._global_batch,
+                is_root=team.is_root,
             )
             first_rank += len(team.members)
             first_sample += team.batch
@@ -451,6 +459,12 @@ class Teams:
         known = self.sums.find(told)
         if known is not None:
             return team.tell(known)
+        if told.epoch <= self.lending.book.epoch:  # all have begun it since: it is forgotten
+            return team.tell(
+                Heard(
+                    epoch=told.epoch, call=told.call, values=told.values, payloads=(told.payload,)
+                )
+            )
         self.sums.add(team.number, worker, told)
         return self._tell_sums()
 
