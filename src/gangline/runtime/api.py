@@ -15,7 +15,7 @@ from torch import Tensor
 from gangline.runtime import backward
 from gangline.runtime.checkpoint import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
 from gangline.runtime.loader import evaluation_loader
-from gangline.runtime.order import DrawnOrder, ShuffledOrder, order_of
+from gangline.runtime.order import Company, DrawnOrder, ShuffledOrder, order_of
 from gangline.runtime.preparation import Options, set_up
 from gangline.runtime.refusals import check_loader
 from gangline.runtime.session import Session, open_session
@@ -244,9 +244,13 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
             "group would draw an order of its own. Leave out the sampler, or choose the samples by "
             "torch.utils.data.Subset"
         )
+    if session.client is None and not loader.drop_last:
+        return loader  # all of it is this worker's
     # In a shuffled evaluation nothing depends on the order, so none needs to be agreed.
     is_free = isinstance(order, ShuffledOrder)
-    indices = range(order.length) if is_free else order.indices(0, _agree_on_order)
+    indices: Sequence[int] = range(order.length)
+    if not is_free:
+        indices = order.indices(0, _agree_on_order, Company.TOGETHER)[:]
     if _job.training is None:
         shares, own_rank = (1,) * session.group.size, session.group.rank
     else:

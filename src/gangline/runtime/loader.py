@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-import torch
 from torch.utils.data import BatchSampler, DataLoader
 
 from gangline.runtime.handout import Handout, cut_window, num_steps
 
 if TYPE_CHECKING:
     from gangline.collectives import Group
-    from gangline.runtime.order import Order
+    from gangline.runtime.order import Company, Indices, Order
     from gangline.runtime.position import Position
     from gangline.spec import View
 
@@ -49,7 +48,10 @@ class Plan(Protocol):
         """Where in the epoch's order this part of the group's own order is."""
         ...
 
-    def collective(self, exchange: Callable[[Group], T], key: tuple[Any, ...] | None) -> T: ...
+    @property
+    def company(self) -> Company: ...
+
+    def agree_on_order(self, exchange: Callable[[Group], T], key: tuple[str, int]) -> T: ...
 
     def begin_epoch(self) -> bool: ...
 
@@ -110,7 +112,7 @@ class ShareSampler:
     def __iter__(self) -> Iterator[list[int]]:
         """From the job's position to the end of the epoch."""
         position = self._plan.position
-        indices = self._order.indices(position.epoch, self._plan.collective)
+        indices = self._order.indices(position.epoch, self._plan.agree_on_order, self._plan.company)
         self.drawn.clear()
         step, start = position.step, position.start
         while True:
@@ -119,6 +121,8 @@ class ShareSampler:
                 return
             stop = start + view.global_batch
             stop = self._plan.reach(start, stop, length=self._usable_length)
+            if stop - start < view.global_batch:  # here a BatchSampler comes to its sampler's end
+                self._order.end()
             if stop <= start:
                 return
             cut = Window(position.epoch, step, start, stop)
@@ -152,7 +156,7 @@ class ShareSampler:
             for micro, (low, high) in enumerate(pieces)
         ]
 
-    def _indices_of(self, handout: Handout, indices: Sequence[int], *, ghost: int) -> list[int]:
+    def _indices_of(self, handout: Handout, indices: Indices, *, ghost: int) -> list[int]:
         if handout.samples == 0:  # a ghost: it keeps this worker's loop in step, and counts nothing
             ((place, _),) = self._plan.locate(ghost, ghost + 1)
             return [indices[place]] * self._minimum
@@ -268,8 +272,3 @@ def evaluation_loader(
     stop = len(indices) * sum(shares[: rank + 1]) // sum(shares)
     assert loader.batch_size is not None  # check_loader refuses loaders without a batch size
     return rebuild(loader, BatchSampler(indices[start:stop], loader.batch_size, drop_last=False))
-
-
-def order_seed(loader: DataLoader[Any]) -> int:
-    """The seed of the epochs' orders, from the loader's generator or from torch's global one."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()) >> 8

@@ -21,10 +21,10 @@ from gangline.runtime.faults import Faults
 from gangline.runtime.handshake import Introduction, compare, copy_state, copy_tensors
 from gangline.runtime.instruments import Instruments
 from gangline.runtime.layout import Layout, build_layout
-from gangline.runtime.loader import ShareLoader, ShareSampler, order_seed, rebuild
+from gangline.runtime.loader import ShareLoader, ShareSampler, rebuild
 from gangline.runtime.messages import Ready
 from gangline.runtime.metrics import MetricsProbe
-from gangline.runtime.order import Order, order_of
+from gangline.runtime.order import Order, generators_of, order_of, order_seed
 from gangline.runtime.prepared import Prepared
 from gangline.runtime.refusals import (
     check_apart,
@@ -207,6 +207,7 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
             models=models,
             optimizers=optimizers,
             stateful=options.stateful,
+            generators=generators_of(loader),
             sync=options.sync or session.place.sync,
             evicts_wrong=(options.non_finite or session.place.non_finite) == "evict",
         ),
@@ -321,7 +322,7 @@ def _take_part(
     session: Session, request: Request, layout: Layout, introduction: Introduction
 ) -> tuple[View, int, Start | None]:
     """The first view with this worker in it, the seed of the order, and where a founder starts."""
-    seed = order_seed(request.loader)
+    seed = order_seed(request.loader.generator)
     while not session.is_late:
         try:
             seed, start = _become_founder(session, request, layout, introduction, seed)

@@ -18,6 +18,7 @@ from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
 from gangline.runtime.leaving import Departure
 from gangline.runtime.membership import Membership
+from gangline.runtime.order import Company
 from gangline.runtime.position import Position
 from gangline.runtime.probation import Probation
 from gangline.runtime.rates import check_rates, rates_checksum
@@ -120,7 +121,23 @@ class Training:
         worker = self.session.place.worker
         return view, view.rank_of(worker) if worker in view.members else len(view.members)
 
+    @property
+    def company(self) -> Company:
+        if self._teaming.team is not None:
+            return Company.APART
+        # What a checkpoint keeps of an order must be there when it is taken.
+        is_free = self._is_alone and self._checkpointer is None
+        return Company.ALONE if is_free else Company.TOGETHER
+
+    def agree_on_order(self, exchange: Callable[[Group], T], key: tuple[str, int]) -> T:
+        order = self.collective(exchange, key)
+        # Where the group was lost meanwhile, the job may stand elsewhere: then the epoch is cut anew.
+        self._teaming.is_cut_off = self._is_void or self.is_past
+        return order
+
     def reach(self, start: int, stop: int, *, length: int) -> int:
+        if self._teaming.is_cut_off:
+            return start
         return self._teaming.reach(self.position, start, stop, length=length)
 
     def locate(self, start: int, stop: int) -> list[tuple[int, int]]:
