@@ -147,8 +147,8 @@ def rank() -> int:
 
 def world_size() -> int:
     """How many workers the job has."""
-    whole = _whole()
-    return _session().group.size if whole is None else whole.workers
+    training = _job.training
+    return _session().group.size if training is None else training.num_workers
 
 
 def is_main() -> bool:

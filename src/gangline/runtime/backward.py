@@ -100,6 +100,11 @@ def stop_listening() -> None:
     _door.close()
 
 
+def is_running() -> bool:
+    """Whether a backward pass is under way."""
+    return _door.depth > 0
+
+
 def has_closure(args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether an optimizer's `step` was given a closure, which will run its own backward pass."""
     given: list[Callable[..., Any] | None] = [*args[1:], kwargs.get("closure")]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from torch.utils.data import BatchSampler, DataLoader
 
 from gangline.runtime.handout import Handout, cut_window, num_steps
+from gangline.runtime.order import undrawn
 
 if TYPE_CHECKING:
     from gangline.collectives import Group
@@ -111,8 +112,9 @@ class ShareSampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         """From the job's position to the end of the epoch."""
-        position = self._plan.position
-        indices = self._order.indices(position.epoch, self._plan.agree_on_order, self._plan.company)
+        epoch, company = self._plan.position.epoch, self._plan.company
+        indices = self._order.indices(epoch, self._plan.agree_on_order, company)
+        position = self._plan.position  # it is another one where the group was lost meanwhile
         self.drawn.clear()
         step, start = position.step, position.start
         while True:
@@ -193,9 +195,10 @@ class ShareLoader:
     def __iter__(self) -> Iterator[Any]:
         if not self._plan.begin_epoch():
             return
+        is_cut_anew = False
         while True:
-            is_cut_anew = False
-            for batch, handout, weight in self._weighted(iter(self._inner)):
+            batches, is_cut_anew = self._begin(is_again=is_cut_anew), False
+            for batch, handout, weight in self._weighted(batches):
                 self._plan.hand_out(handout, weight)
                 yield batch
                 if not self._plan.finish_batch():
@@ -203,6 +206,13 @@ class ShareLoader:
                     break
             if (not is_cut_anew and self._plan.end_epoch()) or self._plan.is_past:
                 return
+
+    def _begin(self, *, is_again: bool) -> Iterator[Any]:
+        """The inner loader draws a seed when it is iterated: once per epoch, as in a plain script."""
+        if not is_again:
+            return iter(self._inner)
+        with undrawn(self._inner.generator):
+            return iter(self._inner)
 
     def _weighted(
         self, batches: Iterator[Any]

@@ -8,6 +8,7 @@ follows from a seed that all hold.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from enum import Enum, auto
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, overload
@@ -234,3 +235,14 @@ def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
         None if is_shuffled else own,
     ]
     return [one for one in found if isinstance(one, torch.Generator)]
+
+
+@contextmanager
+def undrawn(generator: torch.Generator | None) -> Iterator[None]:
+    """What is drawn inside, from the generator or else from torch's own, counts as not drawn."""
+    source = torch.default_generator if generator is None else generator
+    before = source.get_state()
+    try:
+        yield
+    finally:
+        source.set_state(before)

@@ -18,6 +18,7 @@ from gangline.planning.allocation import check_allocation
 from gangline.runtime.checkpoint import Checkpointer, CheckpointOptions
 from gangline.runtime.checkpoint_files import CheckpointFolder
 from gangline.runtime.faults import Faults
+from gangline.runtime.foreign import check_unwrapped
 from gangline.runtime.handshake import Introduction, compare, copy_state, copy_tensors
 from gangline.runtime.instruments import Instruments
 from gangline.runtime.layout import Layout, build_layout
@@ -125,6 +126,8 @@ def set_up(
     is_elastic = session.client is None or session.client.is_elastic
     check_apart(request.prepared.sync, request.order, is_elastic=is_elastic)
     layout = build_layout(request.prepared.models, request.prepared.optimizers)
+    if session.group.size > 1 or session.is_late:
+        check_unwrapped(layout.slots)
     introduction = _introduce(request, layout)
     # Pacing comes first: its hooks must run before those that send the gradients.
     instruments = Instruments(

@@ -13,6 +13,7 @@ from gangline.runtime.backward import has_closure
 from gangline.runtime.buffers import Buffers
 from gangline.runtime.checkpoint_state import RandomNumbers
 from gangline.runtime.faults import Faults
+from gangline.runtime.foreign import ForeignExchange
 from gangline.runtime.gradient_checks import check_sizes
 from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
@@ -28,7 +29,7 @@ from gangline.runtime.snapshot import Snapshot
 from gangline.runtime.stepclock import StepClock
 from gangline.runtime.teaming import Teaming
 from gangline.runtime.telling import tell_epoch, tell_links, tell_pacing, tell_step, tell_view
-from gangline.spec.errors import ExchangeError, UsageError
+from gangline.spec.errors import ExchangeError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,8 @@ class Training:
         self._buffers = Buffers(prepared.models)
         self._gradients = Gradients(layout, self._buffers, session.communicator)
         self._scrutiny = Scrutiny()
-        self._guard = LayoutGuard(prepared.models, prepared.optimizers, layout)
+        self._foreign = ForeignExchange(layout.slots, is_shared=lambda: self.num_workers > 1)
+        self._guard = LayoutGuard(prepared.models, prepared.optimizers, layout, self._foreign)
         self._snapshot = Snapshot(prepared)
         self._membership = Membership(
             session,
@@ -297,14 +299,28 @@ class Training:
                 "weighs every gradient by the batch's share. Call backward() inside the loop "
                 "over the loader that prepare() returned"
             )
+        self._check_pass()
         must_exchange = self._gradients.finish_local()
         self._clock.computed()
         if must_exchange and self.handout is not None:
             self._exchange(self.handout)
 
+    def _check_pass(self) -> None:
+        try:
+            self._foreign.check_pass(lambda: self._gradients.has_fired)
+        except UnsupportedError:
+            self._gradients.fail()
+            raise
+
     def fail_backward(self) -> None:
         if not self._is_passing_through:
             self._gradients.fail()
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers the job has, in all teams."""
+        whole = self.views.newest.whole
+        return self.session.group.size if whole is None else whole.workers
 
     def no_sync(self) -> Any:
         """A context in which backward passes add up locally."""
@@ -527,6 +543,7 @@ class Training:
         if self._checkpointer is not None:
             self._checkpointer.close()
         self._faults.close()
+        self._foreign.close()
         self._departure.close()
         self._teaming.close()
         self._gradients.close()
