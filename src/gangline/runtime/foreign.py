@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gangline.runtime import backward
 from gangline.runtime.layout import optimizer_parameters
+from gangline.runtime.usercode import find_caller
 from gangline.spec.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class ForeignExchange:
 
     def _on_collective(self, name: str) -> None:
         if backward.is_running():
-            self._called = f"torch.distributed's {name} was called ({_caller()})"
+            self._called = f"torch.distributed's {name} was called ({find_caller().place})"
 
     def _find_hooks(self, parameter: torch.Tensor) -> None:
         for hook in [*(parameter._backward_hooks or {}).values(), *_post_hooks(parameter).values()]:
@@ -215,15 +215,3 @@ def _library_of_function(function: Any) -> str:
 
 def _match(module: str) -> str:
     return next((one for one in _LIBRARIES if module == one or module.startswith(f"{one}.")), "")
-
-
-def _caller() -> str:
-    """Where in the user's own code, or in that of a library beside torch, this was called."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_inside(frame.f_globals.get("__name__", "")):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def _is_inside(module: str) -> bool:
-    return module.split(".")[0] in ("torch", "gangline")

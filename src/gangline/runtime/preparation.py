@@ -27,6 +27,7 @@ from gangline.runtime.messages import Ready
 from gangline.runtime.metrics import MetricsProbe
 from gangline.runtime.order import Order, generators_of, order_of, order_seed
 from gangline.runtime.prepared import Prepared
+from gangline.runtime.reduction import ReductionCheck
 from gangline.runtime.refusals import (
     check_apart,
     check_loader,
@@ -134,6 +135,7 @@ def set_up(
         pacer=_pace(request.prepared.models, session.place.speed),
         probe=MetricsProbe() if request.allocation.startswith("kqv") else None,
         faults=Faults(session.place.faults, record=session.record, line=session.client),
+        reduction=_reduction_check(request),
     )
     view, seed, start = _take_part(session, request, layout, introduction)
     if options.checkpoint is not None:
@@ -241,6 +243,17 @@ def _share(request: Request, training: Training, seed: int) -> ShareLoader:
         training,
         reduction=request.options.reduction,
         weight=request.options.weight,
+    )
+
+
+def _reduction_check(request: Request) -> ReductionCheck | None:
+    if request.options.weight is not None:  # what a batch counts may be anything
+        return None
+    return ReductionCheck(
+        request.options.reduction,
+        models=request.prepared.models,
+        minimum=request.minimum,
+        order=request.order.name,
     )
 
 

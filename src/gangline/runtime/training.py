@@ -77,6 +77,7 @@ class Training:
         self._clock = StepClock()
         self._pacer, self._probe = instruments.pacer, instruments.probe
         self._checkpointer = instruments.checkpointer
+        self._reduction = instruments.reduction
         self._random = RandomNumbers()
         self._faults = instruments.faults or Faults()
         self._faults.watch(prepared.models)
@@ -351,6 +352,8 @@ class Training:
             return
         self._clock.exchanged()
         self._agreed = agreed
+        if self._reduction is not None and self.session.group.rank == 0:
+            self._reduction.note(agreed, handout, self.views.at(handout.step))
         check_rates(agreed)
         adoption = self.views.agree(agreed)
         if adoption is not None and self.session.group.rank == 0:
