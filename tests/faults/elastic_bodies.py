@@ -40,6 +40,8 @@ class Setup:
     num_workers: int = 0
     allocation: str = "equal"
     validate: bool = False
+    order: str = "sequential"
+    """Or `shuffled`, by torch's global numbers, or `generator`, by those of the loader."""
     slow_worker: int | None = None
     """A worker that needs longer for each sample than the others."""
     think_s: float = 0.0
@@ -64,6 +66,8 @@ class Setup:
     """A worker, a step, which `average` since its batch was handed out, and for how many seconds."""
     computes: tuple[int, int, float] | None = None
     """A worker, a step, and for how many seconds it lets none of its other threads run there."""
+    hangs_in_order: tuple[int, int] | None = None
+    """A worker that is stopped when the order of an epoch is agreed on, and which epoch."""
     dies: dict[int, str] = field(default_factory=dict)
     """Workers that are killed before the first view: `in prepare`, `shaking hands` or `when ready`."""
 
@@ -86,6 +90,8 @@ class Parts:
         """What the workers found together after each epoch."""
         self.num_averaged = (-1, 0)
         self.exaggeration = 1.0
+        self.used: dict[tuple[int, int], list[int]] = {}
+        """The samples of each step that were this worker's, by epoch and step."""
         if not is_alone:
             gangline.init(timeout_s=40)
 
@@ -97,6 +103,8 @@ class Parts:
             TensorDataset(x, y, torch.arange(self.setup.samples)),
             batch_size=self.setup.batch,
             num_workers=self.setup.num_workers,
+            shuffle=self.setup.order != "sequential",
+            generator=torch.Generator().manual_seed(9) if self.setup.order == "generator" else None,
         )
 
     def prepare(self, *objects: Any, stateful: tuple[Any, ...] = ()) -> Any:
@@ -110,7 +118,7 @@ class Parts:
             for model in objects:
                 for parameter in model.parameters() if isinstance(model, nn.Module) else ():
                     parameter.register_hook(lambda gradient: gradient * self.exaggeration)
-        return gangline.prepare(
+        prepared = gangline.prepare(
             *objects,
             global_batch=None if self.setup.loop == "bucketed" else self.setup.batch,
             accumulate=self.setup.accumulate,
@@ -120,6 +128,9 @@ class Parts:
             checkpoint=self.setup.checkpoint,
             every=2,
         )
+        if self.setup.hangs_in_order is not None and worker == self.setup.hangs_in_order[0]:
+            hang_in_order(worker, epoch=self.setup.hangs_in_order[1])
+        return prepared
 
     def epochs(self) -> Any:
         return range(self.setup.epochs) if self.is_alone else gangline.epochs(self.setup.epochs)
@@ -128,7 +139,9 @@ class Parts:
         """The epoch's batches; waits where the setup says so, for an event of the run."""
         for x, y, index in loader:
             if not self.is_alone:
-                step = gangline.runtime.api._job.training.handout.step
+                handout = gangline.runtime.api._job.training.handout
+                step = handout.step
+                self.used[handout.epoch, step] = index[: handout.samples].tolist()
                 if step in self.setup.wait:
                     wait_for(self.setup.wait[step])
                 time.sleep(self.setup.think_s)
@@ -218,6 +231,20 @@ def break_off_once(what: str) -> None:
         return wait_post(find, name)
 
     client.wait_post = wait
+
+
+def hang_in_order(worker: int, *, epoch: int) -> None:
+    """Has this process stopped, for longer than others have patience, when an order is agreed on."""
+    training = gangline.runtime.api._job.training
+    agree = training.agree_on_order
+    fault = Fault(worker=worker, kind="hang", step=0, where="call", for_s=2.8)
+
+    def hang_and_agree(exchange: Any, key: tuple[str, int]) -> Any:
+        if key == ("order", epoch):
+            training._faults._happen(fault)
+        return agree(exchange, key)
+
+    training.agree_on_order = hang_and_agree
 
 
 def die_before_the_first_view(where: str | None) -> None:
@@ -642,4 +669,4 @@ def run_body(setup: Setup, *, is_alone: bool) -> dict[str, Any]:
         torch.set_default_dtype(before)
     is_main = not is_alone and gangline.is_main()
     found = {"means": parts.means, "found_after": parts.found_after, "is_main": is_main}
-    return {"state": state, **found}
+    return {"state": state, "used": parts.used, **found}

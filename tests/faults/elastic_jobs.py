@@ -196,8 +196,15 @@ def judge(
 @cache
 def faultless(key: tuple[Any, ...]) -> dict[str, Any]:
     """What one process in plain torch makes of the same global batches."""
-    loop, samples, batch, epochs, accumulate = key
-    setup = Setup(loop=loop, samples=samples, batch=batch, epochs=epochs, accumulate=accumulate)
+    loop, samples, batch, epochs, accumulate, order = key
+    setup = Setup(
+        loop=loop,
+        samples=samples,
+        batch=batch,
+        epochs=epochs,
+        accumulate=accumulate,
+        order=order,
+    )
     return run_body(setup, is_alone=True)
 
 
@@ -207,7 +214,14 @@ def regroups(outcome: Outcome) -> list[Regrouped]:
 
 def _key(setup: Setup) -> tuple[Any, ...]:
     """What the result of a faultless run depends on."""
-    return (setup.loop, setup.samples, setup.batch, setup.epochs, setup.accumulate)
+    return (
+        setup.loop,
+        setup.samples,
+        setup.batch,
+        setup.epochs,
+        setup.accumulate,
+        setup.order,
+    )
 
 
 def _read(path: Path) -> str:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Sampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    Sampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import gangline
 from gangline.spec.errors import GanglineError
@@ -83,6 +89,9 @@ class Census:
             options = {"shuffle": True}
         elif self.order == "generator":
             options = {"shuffle": True, "generator": torch.Generator().manual_seed(self.seed)}
+        elif self.order == "sampler generator":
+            generator = torch.Generator().manual_seed(self.seed)
+            options = {"sampler": RandomSampler(range(self.samples), generator=generator)}
         elif self.order == "weighted":
             weights = [0.0, *[1.0] * (self.samples - 1)]
             options = {"sampler": WeightedRandomSampler(weights, self.samples)}
@@ -96,6 +105,22 @@ class Census:
             persistent_workers=self.num_workers > 0,
             **options,
         )
+
+
+def plain_batches(census: Census) -> list[list[set[int]]]:
+    """Per epoch, the samples of each batch that a plain script in rank 0's place would draw."""
+    torch.manual_seed(0)
+    nn.Linear(census.samples, 1, bias=False)
+    loader = census.loader()
+    epochs = []
+    for _ in range(census.epochs):
+        batches: list[set[int]] = []
+        for (x,) in loader:
+            batches.append(set(x.argmax(1).tolist()))
+            if len(batches) == census.break_after:
+                break
+        epochs.append(batches)
+    return epochs
 
 
 def take_census(census: Census) -> list[torch.Tensor]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from bodies_runtime import Census, metrics, take_census
+from bodies_runtime import Census, metrics, plain_batches, take_census
 
 if TYPE_CHECKING:
     from gangline.testing import WorkerPool
@@ -65,10 +65,36 @@ def test_loader_processes_live_over_epochs_and_lose_nothing(worker_pool: WorkerP
 def test_the_next_epoch_is_whole_when_all_break_out_of_one(
     num_workers: int, worker_pool: WorkerPool
 ) -> None:
-    broken = Census(break_after=1, num_workers=num_workers, epochs=3, order="generator")
-    whole = Census(num_workers=num_workers, epochs=3, order="generator")
-    for short, full in zip(counts(worker_pool, broken), counts(worker_pool, whole), strict=True):
-        assert torch.equal(short, full[:1]), "a broken epoch does not shift the next one's order"
+    broken = Census(break_after=1, num_workers=num_workers, epochs=3, shares=SHARES)
+    for epoch in counts(worker_pool, broken, 3):
+        assert torch.equal(epoch, torch.tensor([[1.0] * 8 + [0.0] * 15]))
+
+
+@pytest.mark.parametrize(
+    ("order", "changes"),
+    [
+        ("shuffled", {}),
+        ("shuffled", {"num_workers": 2, "drop_last": True}),
+        ("generator", {}),
+        ("generator", {"break_after": 2}),
+        ("generator", {"num_workers": 2}),
+        ("sampler generator", {}),
+        ("weighted", {"break_after": 2}),
+    ],
+)
+def test_the_order_is_the_plain_scripts(
+    order: str, changes: dict[str, int], worker_pool: WorkerPool
+) -> None:
+    census = Census(order=order, shares=SHARES, epochs=3, **changes)  # type: ignore[arg-type]
+    found = [
+        [set(step.nonzero().flatten().tolist()) for step in epoch]
+        for epoch in counts(worker_pool, census, 3)
+    ]
+    state = torch.get_rng_state()
+    try:
+        assert found == plain_batches(census)
+    finally:
+        torch.set_rng_state(state)
 
 
 def test_a_generator_makes_the_order_reproducible(worker_pool: WorkerPool) -> None:

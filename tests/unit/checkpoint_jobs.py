@@ -122,15 +122,19 @@ class Uneven:
 
 def loader_of(run: Run) -> DataLoader[Any]:
     data = Problem(run.samples)
-    if run.order == "drawn":
-        sampler = WeightedRandomSampler([1.0] * run.samples, run.samples, replacement=False)
+    generator = torch.Generator().manual_seed(4) if "generator" in run.order else None
+    if run.order.startswith("drawn"):
+        sampler = WeightedRandomSampler(
+            [1.0] * run.samples, run.samples, replacement=False, generator=generator
+        )
         return DataLoader(data, batch_size=run.batch, sampler=sampler)
     if run.order == "batched":
         return DataLoader(data, batch_sampler=Uneven())
     return DataLoader(
         data,
         batch_size=run.batch,
-        shuffle=run.order == "shuffled",
+        shuffle=run.order.startswith("shuffled"),
+        generator=generator,
         num_workers=run.num_workers,
     )
 

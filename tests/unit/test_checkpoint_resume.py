@@ -39,7 +39,17 @@ def assert_same_end(one: Outcome, other: Outcome) -> None:
     assert one.average == other.average
 
 
-@pytest.mark.parametrize("order", ["sequential", "shuffled", "drawn", "batched"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        "sequential",
+        "shuffled",
+        "drawn",
+        "batched",
+        "shuffled by a generator",
+        "drawn by a generator",
+    ],
+)
 @pytest.mark.parametrize("stop_after", [3, 4, 6])  # in mid-epoch, at its end, in the next one
 def test_a_resumed_run_equals_an_uninterrupted_one(
     order: str, stop_after: int, tmp_path: Path

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler
 
@@ -17,16 +18,21 @@ from gangline.runtime import api
 from gangline.runtime.agreement import Statement, decode, encode
 from gangline.runtime.handout import cut_shares, cut_window, num_steps
 from gangline.runtime.loader import ShareSampler
-from gangline.runtime.order import DrawnOrder, SequentialOrder, ShuffledOrder, order_of
+from gangline.runtime.order import (
+    Company,
+    DrawnOrder,
+    SequentialOrder,
+    ShuffledOrder,
+    order_of,
+    order_seed,
+)
 from gangline.runtime.position import Position
 from gangline.runtime.stepclock import StepClock, StepTimes
 from gangline.spec import View
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch
+    from collections.abc import Callable, Iterator
 
 # --- cutting a window --------------------------------------------------------------------------------
 
@@ -91,7 +97,10 @@ class ChangingViews:
         self._rank = rank
         self.position = Position.at_start()
 
-    def collective(self, exchange: Callable[[Group], torch.Tensor], key: Any) -> torch.Tensor:
+    company = Company.APART
+    """So that all ranks draw one order without a group."""
+
+    def agree_on_order(self, exchange: Callable[[Group], torch.Tensor], key: Any) -> torch.Tensor:
         return on_a_group_of_one(exchange, key)
 
     def reach(self, start: int, stop: int, *, length: int) -> int:
@@ -125,7 +134,7 @@ def test_an_epoch_uses_each_sample_once_when_the_shares_change(
     shares: list[tuple[int, ...]], length: int, num_micros: int, drop_last: bool, minimum: int
 ) -> None:
     batch = sum(shares[0])
-    order = ShuffledOrder(length, 1)
+    order = make_order(RandomSampler(range(length)), length)
     used: list[int] = []
     for rank in range(3):
         sampler = ShareSampler(
@@ -147,7 +156,7 @@ def test_an_epoch_uses_each_sample_once_when_the_shares_change(
                 assert len(indices) == handout.samples
                 used += indices
     whole = length - length % batch if drop_last else length
-    assert sorted(used) == sorted(order.indices(0, on_a_group_of_one)[:whole])
+    assert sorted(used) == sorted(order.indices(0, on_a_group_of_one, Company.APART)[:whole])
 
 
 # --- orders ------------------------------------------------------------------------------------------
@@ -180,23 +189,79 @@ def test_other_samplers_are_drawn(sampler: Any, name: str, length: int) -> None:
     order = make_order(sampler)
     assert isinstance(order, DrawnOrder)
     assert (order.name, order.length) == (name, length)
-    assert len(order.indices(0, on_a_group_of_one)) == length
+    assert len(order.indices(0, on_a_group_of_one, Company.TOGETHER)) == length
 
 
 def test_a_drawn_order_is_what_the_sampler_gives() -> None:
-    assert list(make_order([4, 4, 2]).indices(0, on_a_group_of_one)) == [4, 4, 2]
+    assert list(make_order([4, 4, 2]).indices(0, on_a_group_of_one, Company.TOGETHER)) == [4, 4, 2]
 
 
 @given(length=st.integers(1, 50), seed=st.integers(0, 1 << 54), epoch=st.integers(0, 100))
-def test_a_shuffled_order_follows_from_seed_and_epoch(length: int, seed: int, epoch: int) -> None:
-    indices = ShuffledOrder(length, seed).indices(epoch, on_a_group_of_one)
-    assert sorted(indices) == list(range(length))
-    assert indices == ShuffledOrder(length, seed).indices(epoch, on_a_group_of_one)
+def test_groups_apart_have_one_shuffled_order_by_seed_and_epoch(
+    length: int, seed: int, epoch: int
+) -> None:
+    def draw() -> list[int]:
+        generator = torch.Generator().manual_seed(length)
+        order = make_order(RandomSampler(range(length), generator=generator), length, seed)
+        indices: list[int] = order.indices(epoch, on_a_group_of_one, Company.APART)
+        assert torch.equal(
+            generator.get_state(), torch.Generator().manual_seed(length).get_state()
+        ), "a generator of the user's own is not drawn from"
+        return indices
+
+    assert sorted(draw()) == list(range(length))
+    assert draw() == draw()
 
 
-def test_every_epoch_has_another_shuffled_order() -> None:
-    order = ShuffledOrder(50, 1)
-    assert len({tuple(order.indices(epoch, on_a_group_of_one)) for epoch in range(20)}) == 20
+@pytest.mark.parametrize("company", Company)
+def test_every_epoch_has_another_shuffled_order(company: Company) -> None:
+    order = make_order(RandomSampler(range(50)), 50)
+    orders = {tuple(order.indices(epoch, on_a_group_of_one, company)) for epoch in range(20)}
+    assert len(orders) == 20
+
+
+def test_a_second_try_at_a_shuffled_order_draws_nothing_anew() -> None:
+    order = make_order(RandomSampler(range(50)), 50)
+    before = order.indices(3, on_a_group_of_one, Company.TOGETHER)
+    state = torch.get_rng_state()
+    assert order.indices(3, on_a_group_of_one, Company.TOGETHER) == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("generator", [None, torch.Generator().manual_seed(4)])
+def test_the_seed_of_orders_is_not_drawn_from_the_users_numbers(
+    generator: torch.Generator | None,
+) -> None:
+    source = generator or torch.default_generator
+    before = source.get_state()
+    seed = order_seed(generator)
+    assert torch.equal(source.get_state(), before)
+    torch.empty((), dtype=torch.int64).random_(generator=source)
+    assert order_seed(generator) != seed, "it follows from the generator's state"
+    source.set_state(before)
+
+
+class DrawsLate:
+    """A sampler that draws each index when it is asked for."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __iter__(self) -> Iterator[int]:
+        yield from (int(torch.randint(9, ())) for _ in range(6))
+
+
+def test_alone_a_sampler_is_drawn_from_as_the_batches_are_asked_for() -> None:
+    order = make_order(DrawsLate(), 6)
+    torch.manual_seed(1)
+    indices = order.indices(0, on_a_group_of_one, Company.ALONE)
+    drawn = [*indices[0:2]]
+    state = torch.get_rng_state()
+    assert indices[1] == drawn[1]
+    assert torch.equal(torch.get_rng_state(), state), "nothing is drawn that was drawn already"
+    drawn += indices[2:6]
+    torch.manual_seed(1)
+    assert drawn == [int(torch.randint(9, ())) for _ in range(6)]
 
 
 # --- agreement ---------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from gangline.runtime.job import job as _job
 from gangline.runtime.loader import evaluation_loader
 from gangline.runtime.loader_order import loader_order
 from gangline.runtime.memory import ending_error
-from gangline.runtime.order import DrawnOrder, ShuffledOrder
+from gangline.runtime.order import Company, DrawnOrder, ShuffledOrder
 from gangline.runtime.preparation import Options, set_up
 from gangline.runtime.refusals import check_loader
 from gangline.runtime.sample_state import SampleState as SampleState
@@ -145,8 +145,8 @@ def rank() -> int:
 
 def world_size() -> int:
     """How many workers the job has."""
-    whole = _job.whole
-    return _job.opened().group.size if whole is None else whole.workers
+    training = _job.training
+    return _job.opened().group.size if training is None else training.num_workers
 
 
 def is_main() -> bool:
@@ -232,9 +232,13 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
             "torch.utils.data.Subset"
         )
     together.meet(f"gangline.evaluate({order.length} samples)")
+    if session.client is None and not loader.drop_last:
+        return loader  # all of it is this worker's
     # In a shuffled evaluation nothing depends on the order, so none needs to be agreed.
     is_free = isinstance(order, ShuffledOrder)
-    indices = range(order.length) if is_free else order.indices(0, _agree_on_order)
+    indices: Sequence[int] = range(order.length)
+    if not is_free:
+        indices = order.indices(0, _agree_on_order, Company.TOGETHER)[:]
     if _job.training is None:
         shares, own_rank = (1,) * session.group.size, session.group.rank
     else:

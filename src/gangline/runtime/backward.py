@@ -38,6 +38,7 @@ class _Door:
         self.listener: BackwardListener | None = None
         self.depth = 0
         self.owner: threading.Thread | None = None
+        self.losses: tuple[torch.Tensor, ...] = ()
 
     def open(self, listener: BackwardListener) -> None:
         if self.original is None:
@@ -56,7 +57,7 @@ class _Door:
             listener = self.listener
             if listener is None:
                 return original(*args, **kwargs)
-            self._enter(listener, args[0] if args else kwargs.get("tensors"))
+            self._enter(listener, args[0] if args else kwargs.get("tensors", ()))
             try:
                 original(*args, **kwargs)
             except BaseException:
@@ -70,6 +71,7 @@ class _Door:
         thread = threading.current_thread()
         if self.depth == 0:
             self.owner = thread
+            self.losses = (losses,) if isinstance(losses, torch.Tensor) else tuple(losses)
             listener.begin_backward(losses)
         elif thread is not self.owner and not isinstance(thread, threading._DummyThread):
             # Threads of the autograd engine are unknown to Python, and are part of this pass.
@@ -84,7 +86,10 @@ class _Door:
         self.depth -= 1
         if self.depth == 0:
             self.owner = None
-            then()
+            try:
+                then()
+            finally:
+                self.losses = ()
 
 
 _door = _Door()
@@ -98,6 +103,16 @@ def listen(listener: BackwardListener) -> None:
 def stop_listening() -> None:
     """Puts torch's own function back."""
     _door.close()
+
+
+def is_running() -> bool:
+    """Whether a backward pass is under way."""
+    return _door.depth > 0
+
+
+def losses() -> tuple[torch.Tensor, ...]:
+    """What the present backward pass goes back from."""
+    return _door.losses
 
 
 def has_closure(args: Any, kwargs: dict[str, Any]) -> bool:

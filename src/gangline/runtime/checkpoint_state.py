@@ -32,7 +32,7 @@ def capture(prepared: Prepared, snapshot: Snapshot, results: Results) -> Content
     del exported["parameters"]  # the models' own files have them, under their names
     del exported["tables"]  # they are among the buffers
     exported["orders"] = {key: value for key, value in results.items() if key[0] == ORDER}
-    exported["random"] = _random_state(prepared.models)
+    exported["random"] = _random_state(prepared)
     document, tensors = pack_state(exported)
     files = {
         _model_file(index, len(prepared.models)): _copied(_named_tensors(model))
@@ -60,13 +60,19 @@ def restore(prepared: Prepared, snapshot: Snapshot, contents: Contents) -> dict[
 
 
 class RandomNumbers:
-    """The state of torch's random numbers that a checkpoint was taken in, if there was one."""
+    """The state of random numbers that a checkpoint was taken in, if there was one.
 
-    def __init__(self, state: dict[str, Tensor] | None = None) -> None:
+    That is torch's own, and the generators that the loader was given.
+    """
+
+    def __init__(
+        self, state: dict[str, Tensor] | None = None, generators: Sequence[torch.Generator] = ()
+    ) -> None:
         self._state = state
+        self._generators = generators
 
     def go_on(self) -> None:
-        """The loop is where the checkpoint was taken: torch draws what it would have drawn next.
+        """The loop is where the checkpoint was taken: it draws what it would have drawn next.
 
         Only the first call counts. Before it, a resumed loop draws numbers that the first run did not:
         a DataLoader draws a seed whenever it is iterated.
@@ -76,12 +82,17 @@ class RandomNumbers:
             torch.set_rng_state(state["cpu"])
         if state is not None and "cuda" in state and torch.cuda.is_available():
             torch.cuda.set_rng_state(state["cuda"])
+        for number, generator in enumerate(self._generators):
+            if state is not None and f"generator {number}" in state:
+                generator.set_state(state[f"generator {number}"])
 
 
-def _random_state(models: Sequence[nn.Module]) -> dict[str, Tensor]:
+def _random_state(prepared: Prepared) -> dict[str, Tensor]:
     state = {"cpu": torch.get_rng_state()}
-    if any(parameter.is_cuda for model in models for parameter in model.parameters()):
+    if any(parameter.is_cuda for model in prepared.models for parameter in model.parameters()):
         state["cuda"] = torch.cuda.get_rng_state()
+    for number, generator in enumerate(prepared.generators):
+        state[f"generator {number}"] = generator.get_state()
     return state
 
 

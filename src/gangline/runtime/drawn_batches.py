@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gangline.runtime.order import DrawnOrder
+from gangline.runtime.position import ORDER
 from gangline.spec.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gangline.collectives import Group
-    from gangline.runtime.order import Agree
+    from gangline.runtime.order import Agree, Company, Indices
 
 
 class BatchedIndices(list[int]):
@@ -45,16 +46,19 @@ class DrawnBatches(DrawnOrder):
         self.length = num_batches(sampler)
         """How many batches an epoch has. How many samples is known when they are drawn."""
 
-    def indices(self, epoch: int, agree: Agree) -> BatchedIndices:
-        drawn = agree(self._draw, ("order", epoch)).tolist()
+    def indices(self, epoch: int, agree: Agree, company: Company) -> BatchedIndices:
+        drawn = agree(self._draw, (ORDER, epoch)).tolist()
         sizes = drawn[: self.length]
         return BatchedIndices(drawn[self.length :], sizes)
+
+    def end(self) -> None:
+        """All batches were drawn when the epoch began."""
 
     def _draw(self, group: Group) -> torch.Tensor:
         """The batches' sizes, then their samples."""
         numbers: list[int] = []
         if group.rank == 0:
-            batches = self._drawn()
+            batches = self._draw_all()
             numbers = [len(batch) for batch in batches]
             numbers += [index for batch in batches for index in batch]
         count = torch.tensor([len(numbers)])
@@ -63,7 +67,7 @@ class DrawnBatches(DrawnOrder):
         group.broadcast(drawn, 0)
         return drawn
 
-    def _drawn(self) -> list[list[int]]:
+    def _draw_all(self) -> list[list[int]]:
         kind = type(self._batches).__name__
         batches = [_numbers(batch, kind) for batch in islice(self._batches, self.length + 1)]
         if len(batches) != self.length:
@@ -87,7 +91,7 @@ def _numbers(batch: Sequence[Any], kind: str) -> list[int]:
         ) from error
 
 
-def window_stop(indices: Sequence[int], start: int, global_batch: int) -> int:
+def window_stop(indices: Indices, start: int, global_batch: int) -> int:
     """Where the global batch ends that begins at `start` of the epoch's order."""
     if isinstance(indices, BatchedIndices):
         return indices.stop_after(start)

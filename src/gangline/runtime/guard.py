@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from gangline.runtime.foreign import ForeignExchange, library_of
 from gangline.runtime.layout import Layout, optimizer_parameters
 from gangline.spec.errors import UnsupportedError
 
@@ -23,7 +24,9 @@ class LayoutGuard:
         models: Sequence[nn.Module],
         optimizers: Sequence[torch.optim.Optimizer],
         layout: Layout,
+        foreign: ForeignExchange,
     ) -> None:
+        self._models = models
         self._owners: list[tuple[dict[str, Any], str, nn.Parameter]] = [
             (module._parameters, name, parameter)
             for model in models
@@ -32,19 +35,20 @@ class LayoutGuard:
             if parameter is not None
         ]
         self._optimizers = [(opt, [id(p) for p in optimizer_parameters(opt)]) for opt in optimizers]
+        self._foreign = foreign
         self._slots = layout.slots
         self._addresses = [slot.parameter.data_ptr() for slot in self._slots]
         self._forms = [_form(slot.parameter) for slot in self._slots]
 
     def check(self) -> None:
-        """Raises if a parameter was replaced, moved to another dtype or layout, or added."""
+        """Raises if a parameter was replaced, moved to another dtype or layout, or added.
+
+        Also if its gradient is exchanged by somebody else.
+        """
+        self._foreign.check()
         for parameters, name, parameter in self._owners:
             if parameters.get(name) is not parameter:
-                raise UnsupportedError(
-                    f"parameter {name!r} was replaced by another object after prepare(), as "
-                    "load_state_dict(assign=True) does: load with assign=False, or load first and "
-                    "prepare afterwards"
-                )
+                raise UnsupportedError(self._replaced(name))
         for optimizer, known in self._optimizers:
             if [id(p) for p in optimizer_parameters(optimizer)] != known:
                 raise UnsupportedError(
@@ -56,6 +60,20 @@ class LayoutGuard:
         if addresses != self._addresses:
             self._check_forms()
             self._addresses = addresses
+
+    def _replaced(self, name: str) -> str:
+        # fully_shard gives modules another class, and shows parameters whole in a backward pass.
+        if any(library_of(type(one)) for model in self._models for one in model.modules()):
+            return (
+                f"parameter {name!r} was sharded after prepare(), as fully_shard does: its passes "
+                "communicate, and gangline exchanges the gradients itself. Leave that out: gangline "
+                "trains models that are whole on every worker"
+            )
+        return (
+            f"parameter {name!r} was replaced by another object after prepare(), as "
+            "load_state_dict(assign=True) does: load with assign=False, or load first and "
+            "prepare afterwards"
+        )
 
     def _check_forms(self) -> None:
         for slot, form in zip(self._slots, self._forms, strict=True):

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gangline.runtime.checkpoint import Checkpointer
     from gangline.runtime.faults import Faults
     from gangline.runtime.metrics import MetricsProbe
+    from gangline.runtime.reduction import ReductionCheck
 
 
 class Instruments(NamedTuple):
@@ -19,3 +20,4 @@ class Instruments(NamedTuple):
     probe: MetricsProbe | None = None
     faults: Faults | None = None
     checkpointer: Checkpointer | None = None
+    reduction: ReductionCheck | None = None

@@ -14,17 +14,17 @@ from concurrent.futures import Future
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-import torch
 from torch.utils.data import BatchSampler, DataLoader
 
 from gangline.planning.ragged import cut_shares
 from gangline.runtime.drawn_batches import BatchedIndices, DrawnBatches, window_stop
 from gangline.runtime.handout import Handout, cut_window, num_steps
 from gangline.runtime.loader_order import batching_of
+from gangline.runtime.order import undrawn
 
 if TYPE_CHECKING:
     from gangline.collectives import Group
-    from gangline.runtime.order import Order
+    from gangline.runtime.order import Company, Indices, Order
     from gangline.runtime.position import Position
     from gangline.spec import View
 
@@ -55,7 +55,10 @@ class Plan(Protocol):
         """Where in the epoch's order this part of the group's own order is."""
         ...
 
-    def collective(self, exchange: Callable[[Group], T], key: tuple[Any, ...] | None) -> T: ...
+    @property
+    def company(self) -> Company: ...
+
+    def agree_on_order(self, exchange: Callable[[Group], T], key: tuple[str, int]) -> T: ...
 
     def begin_epoch(self) -> bool: ...
 
@@ -109,15 +112,18 @@ class ShareSampler:
     def __len__(self) -> int:
         return self.steps_per_epoch * self._num_micros
 
-    def _usable_length(self, indices: Sequence[int]) -> int:
+    def _usable_length(self, indices: Indices) -> int:
         """How many samples of the order are used."""
-        rest = len(indices) % self._global_batch if self._drop_last else 0
-        return len(indices) - rest
+        if isinstance(indices, BatchedIndices):
+            return len(indices)
+        rest = self._order.length % self._global_batch if self._drop_last else 0
+        return self._order.length - rest
 
     def __iter__(self) -> Iterator[list[int]]:
         """From where the loop has fetched to, to the end of the epoch."""
-        position = self._plan.cut_from
-        indices = self._order.indices(position.epoch, self._plan.collective)
+        epoch, company = self._plan.cut_from.epoch, self._plan.company
+        indices = self._order.indices(epoch, self._plan.agree_on_order, company)
+        position = self._plan.cut_from  # it is another one where the group was lost meanwhile
         self.drawn.clear()
         step, start = position.step, position.start
         while True:
@@ -126,6 +132,8 @@ class ShareSampler:
                 return
             stop = window_stop(indices, start, view.global_batch)
             stop = self._plan.reach(start, stop, length=self._usable_length(indices))
+            if stop - start < view.global_batch:  # here a BatchSampler comes to its sampler's end
+                self._order.end()
             if stop <= start:
                 return
             cut = Window(position.epoch, step, start, stop)
@@ -160,7 +168,7 @@ class ShareSampler:
             for micro, (low, high) in enumerate(pieces)
         ]
 
-    def _indices_of(self, handout: Handout, indices: Sequence[int], *, ghost: int) -> list[int]:
+    def _indices_of(self, handout: Handout, indices: Indices, *, ghost: int) -> list[int]:
         if handout.samples == 0:  # a ghost: it keeps this worker's loop in step, and counts nothing
             ((place, _),) = self._plan.locate(ghost, ghost + 1)
             return [indices[place]] * self._minimum
@@ -197,9 +205,10 @@ class ShareLoader:
     def __iter__(self) -> Iterator[Any]:
         if not self._plan.begin_epoch():
             return
+        is_cut_anew = False
         while True:
-            is_cut_anew = False
-            for batch, handout, weight in self._weighted(iter(self._inner)):
+            batches, is_cut_anew = self._begin(is_again=is_cut_anew), False
+            for batch, handout, weight in self._weighted(batches):
                 self._plan.hand_out(handout, weight, batch)
                 yield batch
                 if not self._plan.finish_batch():
@@ -207,6 +216,13 @@ class ShareLoader:
                     break
             if (not is_cut_anew and self._plan.end_epoch()) or self._plan.is_past:
                 return
+
+    def _begin(self, *, is_again: bool) -> Iterator[Any]:
+        """The inner loader draws a seed when it is iterated: once per epoch, as in a plain script."""
+        if not is_again:
+            return iter(self._inner)
+        with undrawn(self._inner.generator):
+            return iter(self._inner)
 
     def _weighted(
         self, batches: Iterator[Any]
@@ -288,8 +304,3 @@ def _cut_batches(indices: BatchedIndices, shares: Sequence[int], rank: int) -> l
         start = low + sum(sizes[:rank])
         parts.append(indices[start : start + sizes[rank]])
     return [part for part in parts if part]
-
-
-def order_seed(loader: DataLoader[Any]) -> int:
-    """The seed of the epochs' orders, from the loader's generator or from torch's global one."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()) >> 8

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch.utils.data import BatchSampler
 
 from gangline.runtime.drawn_batches import DrawnBatches, usual_size
-from gangline.runtime.order import Order, order_of
+from gangline.runtime.order import Order, ShuffledOrder, order_of
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,6 +45,21 @@ def loader_order(loader: DataLoader[Any], *, seed: int) -> Order:
     if type(sampler) is BatchSampler:
         return order_of(sampler.sampler, length=batching_of(loader).length, seed=seed)
     return DrawnBatches(sampler)
+
+
+def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
+    """Generators whose state a checkpoint must keep: those of the loader and of its sampler.
+
+    That of a shuffled order is none of them: the epoch's order keeps it.
+    """
+    own = getattr(getattr(loader.batch_sampler, "sampler", None), "generator", None)
+    is_shuffled = isinstance(loader_order(loader, seed=0), ShuffledOrder)
+    found = [
+        loader.generator if loader.generator is not own else None,
+        None if is_shuffled else own,
+        getattr(loader.batch_sampler, "generator", None),
+    ]
+    return [one for one in found if isinstance(one, torch.Generator)]
 
 
 def check_batching(

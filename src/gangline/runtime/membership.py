@@ -85,7 +85,7 @@ class Membership:
         client.has_moved = False
         client.entered = self.group = -1
         door.forget_groups()
-        self.results = {}
+        self.forget_calls()  # an epoch's order is that of all teams
 
     def fail(self, error: ExchangeError | MismatchError, position: Position) -> None:
         """An exchange failed. Raises it where nobody could mend the group, or the loops differ."""

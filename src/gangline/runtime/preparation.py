@@ -17,15 +17,24 @@ from gangline.planning.allocation import check_allocation
 from gangline.runtime.checkpoint import Checkpointer, CheckpointOptions
 from gangline.runtime.checkpoint_files import CheckpointFolder
 from gangline.runtime.faults import Faults
+from gangline.runtime.foreign import check_unwrapped
 from gangline.runtime.handshake import Introduction, compare, copy_state, copy_tensors
 from gangline.runtime.instruments import Instruments
 from gangline.runtime.layout import Layout, build_layout
-from gangline.runtime.loader import ShareLoader, ShareSampler, order_seed, rebuild
-from gangline.runtime.loader_order import Batching, batching_of, check_batching, loader_order
+from gangline.runtime.loader import ShareLoader, ShareSampler, rebuild
+from gangline.runtime.loader_order import (
+    Batching,
+    batching_of,
+    check_batching,
+    generators_of,
+    loader_order,
+)
 from gangline.runtime.messages import Ready
 from gangline.runtime.metrics import MetricsProbe
 from gangline.runtime.objects import sort_objects
+from gangline.runtime.order import order_seed
 from gangline.runtime.prepared import Prepared
+from gangline.runtime.reduction import ReductionCheck
 from gangline.runtime.refusals import (
     check_apart,
     check_loader,
@@ -128,12 +137,15 @@ def set_up(
     is_elastic = session.client is None or session.client.is_elastic
     check_apart(request.prepared, request.order, is_elastic=is_elastic)
     layout = build_layout(request.prepared.models, request.prepared.optimizers)
+    if session.group.size > 1 or session.is_late:
+        check_unwrapped(layout.slots)
     introduction = _introduce(request, layout)
     # Pacing comes first: its hooks must run before those that send the gradients.
     instruments = Instruments(
         pacer=_pace(request.prepared.models, session.place.speed),
         probe=MetricsProbe() if request.allocation.startswith("kqv") else None,
         faults=Faults(session.place.faults, record=session.record, line=session.client),
+        reduction=_reduction_check(request),
     )
     view, seed, start = _take_part(session, request, layout, introduction)
     if options.checkpoint is not None:
@@ -216,6 +228,7 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
             models=models,
             optimizers=optimizers,
             stateful=options.stateful,
+            generators=generators_of(loader),
             sync=options.sync or session.place.sync,
             evicts_wrong=(options.non_finite or session.place.non_finite) == "evict",
         ),
@@ -246,6 +259,17 @@ def _share(request: Request, training: Training, seed: int) -> ShareLoader:
         training,
         reduction=request.options.reduction,
         weight=request.options.weight,
+    )
+
+
+def _reduction_check(request: Request) -> ReductionCheck | None:
+    if request.options.weight is not None:  # what a batch counts may be anything
+        return None
+    return ReductionCheck(
+        request.options.reduction,
+        models=request.prepared.models,
+        minimum=request.minimum,
+        order=request.order.name,
     )
 
 
@@ -313,7 +337,7 @@ def _take_part(
     session: Session, request: Request, layout: Layout, introduction: Introduction
 ) -> tuple[View, int, Start | None]:
     """The first view with this worker in it, the seed of the order, and where a founder starts."""
-    seed = order_seed(request.loader)
+    seed = order_seed(request.loader.generator)
     while not session.is_late:
         try:
             seed, start = _become_founder(session, request, layout, introduction, seed)

@@ -22,6 +22,8 @@ class Prepared:
     models: Sequence[nn.Module]
     optimizers: Sequence[torch.optim.Optimizer]
     stateful: Sequence[Any]
+    generators: Sequence[torch.Generator] = ()
+    """The loader's generators, whose state a checkpoint must keep."""
     sync: Sync = IN_STEP
     """How tightly groups of workers are held together, as asked for."""
     evicts_wrong: bool = False

@@ -34,6 +34,19 @@ class Truth(NamedTuple):
     num_behind: int
 
 
+class _Standing(NamedTuple):
+    """How far a member is. Among those at one position it says who knows the epoch's order already."""
+
+    position: Position
+    orders: list[int]
+    """The epochs whose orders it knows."""
+
+
+def _stand(position: Position, results: Results) -> bytes:
+    orders = sorted(key[1] for key in results if key[0] == "order")
+    return msgspec.msgpack.encode((position, orders))
+
+
 def become_alike(
     group: Group,
     introduction: Introduction,
@@ -44,20 +57,23 @@ def become_alike(
 ) -> Truth:
     """Compares the members, and gives all of them the state of the furthest."""
     compare(group, introduction)
-    positions = [
-        Position(*msgspec.msgpack.decode(payload))
-        for payload in gather_bytes(group, msgspec.msgpack.encode(position))
+    standings = [
+        _Standing(Position(*place), orders)
+        for place, orders in map(
+            msgspec.msgpack.decode, gather_bytes(group, _stand(position, results))
+        )
     ]
-    furthest = max(positions)
-    root = positions.index(furthest)
-    num_behind = sum(one != furthest for one in positions)
-    if num_behind == 0:
-        return Truth(position, results, was_behind=False, num_behind=0)
-    results = copy_value(group, results if group.rank == root else None, root=root)
+    positions = [standing.position for standing in standings]
+    first = max(standings)
+    root, furthest = standings.index(first), first.position
     behind = [rank for rank, one in enumerate(positions) if one != furthest]
+    if any(standing != first for standing in standings):
+        results = copy_value(group, results if group.rank == root else None, root=root)
+    if not behind:
+        return Truth(position, results, was_behind=False, num_behind=0)
     own = snapshot.export() if group.rank == root else None
     state = copy_value_to(group, own, root=root, to=behind)
     was_behind = position != furthest
     if was_behind:
         snapshot.load(state)
-    return Truth(furthest, results, was_behind=was_behind, num_behind=num_behind)
+    return Truth(furthest, results, was_behind=was_behind, num_behind=len(behind))

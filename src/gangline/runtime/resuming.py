@@ -139,7 +139,7 @@ def _load(
         orders=rest["orders"],
         source=path,
         skipped=[],
-        random=RandomNumbers(rest["random"]),
+        random=RandomNumbers(rest["random"], prepared.generators),
     )
 
 

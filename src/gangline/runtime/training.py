@@ -18,11 +18,13 @@ from gangline.runtime.by_hand import check_windows, refuse_other_optimizers
 from gangline.runtime.checkpoint_state import RandomNumbers
 from gangline.runtime.faults import Faults
 from gangline.runtime.fetched import FetchedBatches
+from gangline.runtime.foreign import ForeignExchange
 from gangline.runtime.gradient_checks import check_sizes
 from gangline.runtime.gradients import Gradients
 from gangline.runtime.guard import LayoutGuard
 from gangline.runtime.leaving import Departure
 from gangline.runtime.membership import BACKWARD, Membership
+from gangline.runtime.order import Company
 from gangline.runtime.position import BETWEEN, NO_EPOCH, NOWHERE, Position
 from gangline.runtime.probation import Probation
 from gangline.runtime.rates import check_rates, rates_checksum
@@ -37,6 +39,7 @@ from gangline.spec.errors import (
     ExchangeError,
     GanglineError,
     MismatchError,
+    UnsupportedError,
     UsageError,
 )
 
@@ -100,13 +103,15 @@ class Training:
         self._clock = StepClock()
         self._pacer, self._probe = instruments.pacer, instruments.probe
         self._checkpointer = instruments.checkpointer
+        self._reduction = instruments.reduction
         self._random = RandomNumbers()
         self._faults = instruments.faults or Faults()
         self._faults.watch(prepared.models)
         self._buffers = Buffers(prepared.models)
         self._gradients = Gradients(layout, self._buffers, session.communicator)
         self._scrutiny = Scrutiny()
-        self._guard = LayoutGuard(prepared.models, prepared.optimizers, layout)
+        self._foreign = ForeignExchange(layout.slots, is_shared=lambda: self.num_workers > 1)
+        self._guard = LayoutGuard(prepared.models, prepared.optimizers, layout, self._foreign)
         self._snapshot = Snapshot(prepared)
         self._membership = Membership(
             session,
@@ -183,7 +188,25 @@ class Training:
         worker = self.session.place.worker
         return sorted(view.members).index(worker) if worker in view.members else place
 
+    @property
+    def company(self) -> Company:
+        if self._teaming.team is not None:
+            return Company.APART
+        # What a checkpoint keeps of an order must be there when it is taken.
+        is_free = self._is_alone and self._checkpointer is None
+        return Company.ALONE if is_free else Company.TOGETHER
+
+    def agree_on_order(self, exchange: Callable[[Group], T], key: tuple[str, int]) -> T:
+        group = self._membership.group
+        order = self.collective(exchange, key)
+        # Where the group was lost meanwhile, the job may stand elsewhere: then the epoch is cut anew.
+        is_void = self._is_void and self._membership.group != group
+        self._teaming.is_cut_off = is_void or self.is_past
+        return order
+
     def reach(self, start: int, stop: int, *, length: int) -> int:
+        if self._teaming.is_cut_off:
+            return start
         return self._teaming.reach(self.position, start, stop, length=length)
 
     def locate(self, start: int, stop: int) -> list[tuple[int, int]]:
@@ -369,6 +392,10 @@ class Training:
     def end_epoch(self) -> bool:
         """The loader has cut all there is. False where there is more to do."""
         self._batches.is_exhausted = True
+        if not self._batches.is_empty and self._teaming.is_cut_off:
+            self._batches.void()
+            self._batches.is_exhausted = self._teaming.is_cut_off = False
+            return False
         if not self._batches.is_empty:  # the loop computes them first
             return True
         is_closed = self._close_epoch()
@@ -541,14 +568,28 @@ class Training:
                 "weighs every gradient by the batch's share. Call backward() inside the loop "
                 "over the loader that prepare() returned"
             )
+        self._check_pass()
         must_exchange = self._gradients.finish_local()
         self._clock.computed()
         if must_exchange and self.handout is not None:
             self._exchange(self.handout)
 
+    def _check_pass(self) -> None:
+        try:
+            self._foreign.check_pass(lambda: self._gradients.has_fired)
+        except UnsupportedError:
+            self._gradients.fail()
+            raise
+
     def fail_backward(self) -> None:
         if not self._is_passing_through:
             self._gradients.fail()
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers the job has, in all teams."""
+        whole = self.views.newest.whole
+        return self.session.group.size if whole is None else whole.workers
 
     def no_sync(self) -> Any:
         """A context in which backward passes add up locally."""
@@ -580,6 +621,8 @@ class Training:
             return
         self._clock.exchanged()
         self._agreed = agreed
+        if self._reduction is not None and self.session.group.rank == 0:
+            self._reduction.note(agreed, handout, self.views.at(handout.step))
         check_rates(agreed)
         adoption = self.views.agree(agreed)
         if adoption is not None and self.session.group.rank == 0:
@@ -820,6 +863,7 @@ class Training:
         if self._checkpointer is not None:
             self._checkpointer.close()
         self._faults.close()
+        self._foreign.close()
         self._departure.close()
         self._teaming.close()
         self._gradients.close()
