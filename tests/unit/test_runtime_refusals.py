@@ -27,6 +27,7 @@ from torch.utils.data import (
 
 import gangline
 from gangline.runtime import api
+from gangline.runtime.job import Job
 from gangline.runtime.order import SequentialOrder
 from gangline.runtime.prepared import Prepared
 from gangline.runtime.refusals import check_apart
@@ -365,7 +366,7 @@ def test_an_evaluation_that_draws_is_refused_where_groups_train_at_their_own_pac
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = Whole(team=0, first_rank=0, workers=2, first_sample=0, samples=8)
-    monkeypatch.setattr(api, "_whole", lambda: whole)
+    monkeypatch.setattr(Job, "whole", property(lambda job: whole))
     loader = DataLoader(DATA, batch_size=4, sampler=RandomSampler(DATA, replacement=True))
     with pytest.raises(
         UnsupportedError, match=r"drawn by RandomSampler.*torch\.utils\.data\.Subset"
