@@ -292,18 +292,19 @@ def _agree_on_order(exchange: Callable[[Group], Tensor], key: tuple[str, int]) -
 def shutdown() -> None:
     """Leaves the job: the models, optimizers and torch are as they were before `init`."""
     training, session = _job.training, _job.session
-    saving.stop_watching_saves()
-    _job.training = _job.session = None
-    _job.turn = None
-    backward.stop_listening()
-    if training is not None:
-        if ending_error() is None:
-            training.finish()  # where the script has called this itself
-        training.close()
-    if session is not None:
-        session.say_goodbye(training)
-        session.close()
-    atexit.unregister(_end)
+    try:
+        saving.stop_watching_saves()  # may warn, which some make an error
+    finally:
+        _job.training = _job.session = _job.turn = None
+        backward.stop_listening()
+        if training is not None:
+            if ending_error() is None:
+                training.finish()  # where the script has called this itself
+            training.close()
+        if session is not None:
+            session.say_goodbye(training)
+            session.close()
+        atexit.unregister(_end)
 
 
 def _end() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,11 +66,14 @@ class _Guard:
         self._wrapped: Callable[..., None] | None = None
         self._paths: set[str] = set()
         self._has_warned = False
+        self._pid = os.getpid()
+        """A process that was forked from the worker has no line to ask by."""
 
     def open(self) -> None:
         """From here on, notes what is written by `torch.save`."""
         if self._wrapped is not None:
             return
+        self._pid = os.getpid()
         self.save = original = torch.save
 
         @functools.wraps(original)
@@ -82,15 +86,19 @@ class _Guard:
 
     def close(self) -> None:
         """Leaves torch as it was. Warns of what only now is known."""
-        for path in self._paths:
-            self._warn(path, _ANSWER_S)
         if self._wrapped is not None and torch.save is self._wrapped:
             torch.save = self.save
-        self._wrapped, self._paths, self._has_warned = None, set(), False
+        paths, self._paths, self._wrapped = self._paths, set(), None
+        deadline = time.monotonic() + _ANSWER_S
+        try:
+            for path in paths:
+                self._warn(path, max(0.0, deadline - time.monotonic()))
+        finally:
+            self._has_warned = False
 
     def _note(self, file: str | os.PathLike[str]) -> None:
         client = None if job.session is None else job.session.client
-        if client is None or self._has_warned:
+        if client is None or self._has_warned or os.getpid() != self._pid:
             return
         path = os.path.realpath(os.fsdecode(file))
         try:

@@ -9,6 +9,7 @@ from gangline.spec.errors import ExchangeMismatch as ExchangeMismatch
 from gangline.spec.errors import GanglineError as GanglineError
 from gangline.spec.errors import LaunchError as LaunchError
 from gangline.spec.errors import LogError as LogError
+from gangline.spec.errors import MainWorkerError as MainWorkerError
 from gangline.spec.errors import MismatchError as MismatchError
 from gangline.spec.errors import UnsupportedError as UnsupportedError
 from gangline.spec.errors import UsageError as UsageError
