@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The end of a job: members whose scripts are over wait a moment for those that were put out.
 
-Who comes back then is taken in once more, and copies the final state, instead of ending with an old one.
+Who comes back then is taken in once more, and copies the final state: it does not end with an old one.
 """
 
 from __future__ import annotations
