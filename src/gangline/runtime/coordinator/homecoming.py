@@ -40,9 +40,13 @@ class Homecoming:
         """Whether somebody is done, and waits."""
         return bool(self._done)
 
-    def is_entering(self, group: int) -> bool:
-        """Whether somebody who is done still has to enter this group."""
-        return any(entered < group for entered in self._done.values())
+    def is_entering(self, members: Iterable[int], group: int) -> bool:
+        """Whether one of these members is done, and still has to enter this group."""
+        return any(self._done.get(member, group) < group for member in members)
+
+    def leave(self, worker: int) -> None:
+        """A worker waits no longer."""
+        self._done.pop(worker, None)
 
     def release(self) -> list[int]:
         """Those who are done need not wait any more."""
