@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,14 +209,13 @@ def wait_for(what: str) -> None:
 
 
 def hold_the_interpreter(for_s: float) -> None:
-    """Computes for so long, at least, without letting another thread run."""
-    count = 1_000_000
-    started_s = time.thread_time()
-    sum(range(count))
-    rate = count / (time.thread_time() - started_s)
-    started_s = time.monotonic()
-    sum(range(int(1.3 * rate * for_s)))
-    assert time.monotonic() - started_s > for_s
+    """Computes for so long without letting another thread run."""
+    usual_s = sys.getswitchinterval()
+    sys.setswitchinterval(1000.0)
+    deadline = time.monotonic() + for_s
+    while time.monotonic() < deadline:
+        pass
+    sys.setswitchinterval(usual_s)
 
 
 def break_off_once(what: str) -> None:

@@ -73,6 +73,15 @@ def test_who_stays_away_is_not_waited_for_any_longer() -> None:
     assert room.last(1, Refused).is_left_behind
 
 
+def test_who_does_not_take_part_any_more_keeps_nobody() -> None:
+    room = put_out()
+    room.say(1, Finished(group=0))
+    room.tick(HOME_S + 1.0)
+    assert room.has(1, Released)
+    finish(room, 0)
+    assert room.has(0, Released)
+
+
 def test_who_is_gone_is_not_waited_for() -> None:
     room = put_out()
     room.hub.disconnect(1)

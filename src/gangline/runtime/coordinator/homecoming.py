@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The end of a job: members whose scripts are over wait a moment for those that were put out.
 
-Who comes back then is taken in once more and copies the final state, instead of ending with an old one.
+Who comes back then is taken in once more, and copies the final state: it does not end with an old one.
 """
 
 from __future__ import annotations
@@ -40,9 +40,13 @@ class Homecoming:
         """Whether somebody is done, and waits."""
         return bool(self._done)
 
-    def is_entering(self, group: int) -> bool:
-        """Whether somebody who is done still has to enter this group."""
-        return any(entered < group for entered in self._done.values())
+    def is_entering(self, members: Iterable[int], group: int) -> bool:
+        """Whether one of these members is done, and still has to enter this group."""
+        return any(self._done.get(member, group) < group for member in members)
+
+    def leave(self, worker: int) -> None:
+        """A worker waits no longer."""
+        self._done.pop(worker, None)
 
     def release(self) -> list[int]:
         """Those who are done need not wait any more."""

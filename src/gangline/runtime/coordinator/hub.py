@@ -96,6 +96,7 @@ class Hub(Mind):
     def disconnect(self, worker: int) -> None:
         """A worker's connection is gone; the worker itself may be well."""
         self._changes.forget(worker)
+        self._home.leave(worker)
         self._lookout.watch.lose_connection(worker, self._clock())
         self._roster.lose_connection(worker)
 
@@ -291,6 +292,7 @@ class Hub(Mind):
         workers = self._roster.workers
         was_asked = worker in self._dismissed or workers[worker].state == "leaving"
         workers[worker].state = "gone"
+        self._home.leave(worker)
         self._changes.forget(worker)
         members = () if self._control is None else self._control.members
         newcomers = self._changes.newcomers if self._group > 0 else frozenset()
@@ -328,7 +330,7 @@ class Hub(Mind):
         if not self._home.has_begun:
             return []
         if self._control is not None and not self._is_over and self._roster.whole is None:
-            if self._home.is_entering(self._group):
+            if self._home.is_entering(self._control.members, self._group):
                 return []  # the newest view has somebody who is back
             if any(self._roster.has_trained(one) for one in self._changes.waiting):
                 return []
