@@ -22,6 +22,7 @@ import torch.distributed
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from gangline.runtime import backward
 from gangline.runtime.layout import optimizer_parameters
@@ -69,7 +70,7 @@ class ForeignExchange:
         self._is_shared = is_shared
         self._found = ""
         self._called = ""
-        self._newest = [(0, 0)] * len(self._parameters)
+        self._next_hook = -1
         self._handles = [
             register_module_module_registration_hook(self._on_child),
             register_optimizer_step_pre_hook(self._on_step),
@@ -79,10 +80,9 @@ class ForeignExchange:
     def check(self) -> None:
         """Raises if somebody else exchanges these parameters' gradients."""
         self._called = ""
-        for number, parameter in enumerate(self._parameters):
-            newest = _newest_hooks(parameter)
-            if newest != self._newest[number]:
-                self._newest[number] = newest
+        if RemovableHandle.next_id != self._next_hook:  # a hook was put on something since
+            self._next_hook = RemovableHandle.next_id
+            for parameter in self._parameters:
                 self._find_hooks(parameter)
         self._complain()
 
@@ -191,12 +191,6 @@ class _CollectiveWatch:
 
 def _post_hooks(parameter: torch.Tensor) -> dict[int, Any]:
     return parameter._post_accumulate_grad_hooks or {}
-
-
-def _newest_hooks(parameter: torch.Tensor) -> tuple[int, int]:
-    """The numbers of the newest hooks on it, which are others when one was put on."""
-    own: dict[int, Any] = parameter._backward_hooks or {}
-    return next(reversed(own), 0), next(reversed(_post_hooks(parameter)), 0)
 
 
 def library_of(kind: type) -> str:
