@@ -137,12 +137,12 @@ class ControlClient:
 
     def send(self, message: FromWorker) -> None:
         """Queues a message; never waits. What the coordinator must know is said again to a new one."""
-        if isinstance(message, Leaving):
-            of_team = {k: one for k, one in self._standing.items() if isinstance(one, FromTeam)}
-            self._standing = {**of_team, Leaving: message}
-        elif isinstance(message, Ready | Failed | FromTeam):
-            self._standing = {**self._standing, type(message): message}
         with self._send_lock:
+            if isinstance(message, Leaving):
+                of_team = {k: one for k, one in self._standing.items() if isinstance(one, FromTeam)}
+                self._standing = {**of_team, Leaving: message}
+            elif isinstance(message, Ready | Failed | FromTeam):
+                self._standing = {**self._standing, type(message): message}
             self._gathering.append(message)
             now_s = time.perf_counter()
             if not isinstance(message, Measured) or now_s - self._handed_over_s >= _GATHER_S:
@@ -151,7 +151,8 @@ class ControlClient:
 
     def withdraw(self, kind: type[FromWorker]) -> None:
         """What was last said of this kind does not hold any more."""
-        self._standing = {one: said for one, said in self._standing.items() if one is not kind}
+        with self._send_lock:
+            self._standing = {one: said for one, said in self._standing.items() if one is not kind}
 
     def _take_gathered(self) -> list[FromWorker]:
         gathered, self._gathering = self._gathering, []
