@@ -53,6 +53,8 @@ class Setup:
     """Before the batch of a step, wait until the event log says something."""
     checkpoint: str | None = None
     """A folder for checkpoints, one after every other step."""
+    timeout_s: float = 40.0
+    """How long an exchange may wait for another worker."""
     breaks_off: tuple[int, str] | None = None
     """A worker whose wait for something of the coordinator is broken off, once."""
     dies: dict[int, str] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class Parts:
         self.means: list[float] = []
         self.exaggeration = 1.0
         if not is_alone:
-            gangline.init(timeout_s=40)
+            gangline.init(timeout_s=setup.timeout_s)
 
     def loader(self) -> DataLoader[Any]:
         generator = torch.Generator().manual_seed(7)

@@ -10,6 +10,7 @@ import pytest
 from serving import KEYS, hello
 
 from gangline.runtime.client import ControlClient
+from gangline.runtime.isolation import Isolation
 from gangline.runtime.messages import (
     Failed,
     FromWorker,
@@ -19,7 +20,7 @@ from gangline.runtime.messages import (
     RoundFailed,
     decode_from_worker,
 )
-from gangline.spec.errors import LaunchError
+from gangline.spec.errors import LaunchError, LeftBehindError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,3 +85,41 @@ def test_what_two_threads_say_is_both_said_again_when_the_line_is_back(
     change(line)
     other.join(WAIT_S)
     assert line._standing.get(RoundFailed) == failed
+
+
+def test_a_worker_is_cut_off_when_it_waits_in_an_exchange_and_the_coordinator_is_away() -> None:
+    waiting_s = 0.0
+    isolation = Isolation(lambda: waiting_s, 60.0)
+    assert not isolation.is_lasting(0.0)
+    assert not isolation.is_lasting(1000.0), "it trains: nobody needs the coordinator"
+    waiting_s = 59.0
+    assert not isolation.is_lasting(1059.0), "the exchange may still come to its end"
+    isolation.connected()
+    waiting_s = 100.0
+    assert not isolation.is_lasting(1100.0), "the coordinator was there just now"
+    waiting_s = 161.0
+    assert isolation.is_lasting(1161.0)
+
+
+def test_whatever_waits_is_told_when_this_worker_is_cut_off() -> None:
+    broken_off = threading.Event()
+
+    def find_nothing() -> str:
+        raise LaunchError("no coordinator")
+
+    said = decode_from_worker(hello(0))
+    assert isinstance(said, Hello)
+    client = ControlClient(
+        find_nothing,
+        token=KEYS.worker,
+        hello=said,
+        break_off=lambda *group: broken_off.set(),
+        waiting_s=lambda: 1000.0,
+        alone_s=0.1,
+    )
+    try:
+        with pytest.raises(LeftBehindError, match="neither the coordinator nor the other workers"):
+            client.wait_group(0, worker=0, timeout_s=WAIT_S)
+        assert broken_off.wait(WAIT_S)
+    finally:
+        client.close()

@@ -19,6 +19,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from gangline.collectives.wire.forking import close_in_children
+from gangline.runtime.isolation import ALONE_S, Isolation
 from gangline.runtime.linkprobe import answer
 from gangline.runtime.messages import (
     MAX_MESSAGE_BYTES,
@@ -87,11 +88,13 @@ class ControlClient:
         break_off: Callable[[int, int], None],
         authority: str | None = None,
         waiting_s: Callable[[], float] = lambda: 0.0,
+        alone_s: float = ALONE_S,
     ) -> None:
         """`authority` is a PEM file: who must vouch for a coordinator that speaks TLS.
 
         `break_off` is told the oldest group, and gathering of founders, that is not given up;
-        `waiting_s` says how long this worker has been in its present exchange.
+        `waiting_s` says how long this worker has been in its present exchange; where that, and the
+        coordinator's absence, last for longer than `alone_s`, this worker is cut off, and ends.
         """
         self.is_elastic = hello.is_elastic
         """Whether a lost group can be replaced while the job goes on."""
@@ -107,6 +110,7 @@ class ControlClient:
         """What it was told as a member of a team."""
         self._break_off = break_off
         self._waiting_s = waiting_s
+        self._isolation = Isolation(waiting_s, alone_s)
         self._standing: dict[type[FromWorker], FromWorker] = {}
         self._find_url = find_url
         self._token = token
@@ -314,6 +318,8 @@ class ControlClient:
                 self._refuse(explain(error, url=self._find_url(), authority=self._authority))
             except (OSError, WebSocketException, msgspec.DecodeError, UnicodeError, LaunchError):
                 pass  # the coordinator is away, or talks nonsense: try again
+            if self._isolation.is_lasting(time.monotonic()) and not self._is_closed:
+                self._end_with(LeftBehindError(self._isolation.explain()))
             with self._changed:
                 self._connection = None
                 cut_s = self._cut_until_s - time.monotonic()
@@ -338,6 +344,7 @@ class ControlClient:
         close_in_children(self, [connection.socket])
         for message in (self._hello, *self._standing.values()):
             connection.send(encode(message))
+        self._isolation.connected()
         with self._changed:
             self._heard_s = time.perf_counter()
             self._connection = connection
@@ -405,8 +412,12 @@ class ControlClient:
 
     def _refuse(self, reason: str, *, is_left_behind: bool = False) -> None:
         text = f"the coordinator refused this worker: {reason}"
+        self._end_with(LeftBehindError(text) if is_left_behind else LaunchError(text))
+
+    def _end_with(self, error: LaunchError) -> None:
+        """Nothing will come of this worker: whatever waits raises this, from now on."""
         with self._changed:
-            self._refusal = LeftBehindError(text) if is_left_behind else LaunchError(text)
+            self._refusal = error
             self._changed.notify_all()
         self._break_off(sys.maxsize, 0)
 

@@ -25,7 +25,16 @@ from gangline.runtime.coordinator.journal import Ended, NoJournal
 from gangline.runtime.coordinator.status import ReplanRequest, Status
 from gangline.runtime.coordinator.team import TeamFactory
 from gangline.runtime.coordinator.teams import Teams
-from gangline.runtime.messages import FromTeam, FromWorker, Goodbye, Hello, Measured, Ready, Refused
+from gangline.runtime.messages import (
+    FromTeam,
+    FromWorker,
+    Goodbye,
+    Hello,
+    Measured,
+    Probed,
+    Ready,
+    Refused,
+)
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
 from gangline.spec.sync import AUTO, IN_STEP
@@ -124,6 +133,8 @@ class Federation:
         if self._teams is None:
             return self._root.receive(worker, message) + self._found_teams()
         self._teams.hear(worker)
+        if isinstance(message, Probed):
+            self._teams.reach.hear(worker, message)
         team = self._teams.team_of(worker)
         if team is None:
             return self._adopt(worker)
@@ -336,8 +347,8 @@ class Federation:
             hellos=self._root.hellos,
         )
 
-    def _team_for(self, replaces: int) -> Team:
-        """The team that a newcomer enters: of whom it replaces, or the smallest."""
+    def _team_for(self, replaces: int, *, unreached: frozenset[int] = frozenset()) -> Team:
+        """The team that a newcomer enters: of whom it replaces, or the smallest that it reaches."""
         assert self._teams is not None
         known = self._teams.team_of(replaces)
         if known is not None and known in self._teams.active:
@@ -345,7 +356,14 @@ class Federation:
         active = self._teams.active
         if not active:
             raise UsageError("the job is over, its workers have ended")
-        return min(active, key=lambda team: (len(team.members), team.number))
+        return min(
+            active,
+            key=lambda team: (
+                bool(unreached.intersection(team.members)),
+                len(team.members),
+                team.number,
+            ),
+        )
 
     def _adopt(self, worker: int) -> list[Outgoing]:
         """A worker is back whose team was given up: it enters another one, and copies its state."""
@@ -361,7 +379,7 @@ class Federation:
     def _enter(self, worker: int, hello: Hello, ready: Ready | None) -> list[Outgoing]:
         """A worker that is in no team enters one, as soon as it is ready."""
         assert self._teams is not None
-        team = self._team_for(-1)
+        team = self._team_for(-1, unreached=self._teams.reach.unreached(worker))
         _, outgoing = team.hub.connect(msgspec.structs.replace(hello, worker=worker))
         if ready is not None:
             outgoing += team.hub.receive(worker, msgspec.structs.replace(ready, attempt=0))

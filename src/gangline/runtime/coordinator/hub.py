@@ -340,7 +340,10 @@ class Hub(Mind):
         status.step, status.samples = report.step, report.samples
         status.compute_s = report.compute_s
         self._lookout.watch.report_step(
-            self._clock(), step=report.step, is_own=self._changes.is_settled
+            self._clock(),
+            step=report.step,
+            is_own=self._changes.is_settled,
+            exchange_s=report.exchange_s,
         )
         outgoing = []
         for measured in self._tally.add(worker, report, self._clock()):
