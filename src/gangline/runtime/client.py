@@ -129,7 +129,8 @@ class ControlClient:
         self._answers: dict[int, CheckpointAnswered] = {}
         self._refusal: LaunchError | None = None
         self._latency_s = 0.0
-        self._heard_s = 0.0
+        self._heard_s = time.perf_counter()
+        self._hung_up_s = 0.0
         self._threads = [
             threading.Thread(target=self._receive, name="gangline-control-in", daemon=True),
             threading.Thread(target=self._send, name="gangline-control-out", daemon=True),
@@ -318,7 +319,8 @@ class ControlClient:
                 self._refuse(explain(error, url=self._find_url(), authority=self._authority))
             except (OSError, WebSocketException, msgspec.DecodeError, UnicodeError, LaunchError):
                 pass  # the coordinator is away, or talks nonsense: try again
-            if self._isolation.is_lasting(time.monotonic()) and not self._is_closed:
+            away_s = time.perf_counter() - self._heard_s
+            if self._isolation.is_lasting(away_s=away_s) and not self._is_closed:
                 self._end_with(LeftBehindError(self._isolation.explain()))
             with self._changed:
                 self._connection = None
@@ -344,7 +346,6 @@ class ControlClient:
         close_in_children(self, [connection.socket])
         for message in (self._hello, *self._standing.values()):
             connection.send(encode(message))
-        self._isolation.connected()
         with self._changed:
             self._heard_s = time.perf_counter()
             self._connection = connection
@@ -435,8 +436,9 @@ class ControlClient:
                 pinged_s = time.perf_counter()
                 messages.append(Ping(sent_s=pinged_s, waiting_s=self._waiting_s()))
             connection = self._await_connection()
-            if connection is not None and time.perf_counter() - self._heard_s > _DEAF_S:
-                self._heard_s = time.perf_counter()
+            silent_s = time.perf_counter() - max(self._heard_s, self._hung_up_s)
+            if connection is not None and silent_s > _DEAF_S:
+                self._hung_up_s = time.perf_counter()
                 connection.close()
             if connection is not None:
                 with contextlib.suppress(OSError, WebSocketException):

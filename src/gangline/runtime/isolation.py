@@ -18,22 +18,15 @@ for half as long as an exchange may wait (`init(timeout_s=…)`), where that is 
 
 
 class Isolation:
-    """How long the coordinator has been away while this worker waited in one exchange."""
+    """Whether the coordinator has been away, and this worker in one exchange, for too long."""
 
     def __init__(self, waiting_s: Callable[[], float], limit_s: float) -> None:
         self.limit_s = limit_s
         self._waiting_s = waiting_s
-        self._away_since_s: float | None = None
 
-    def connected(self) -> None:
-        """The coordinator is there."""
-        self._away_since_s = None
-
-    def is_lasting(self, now: float) -> bool:
-        """Whether this worker is cut off, for so long that it should end; the coordinator is away."""
-        if self._away_since_s is None:
-            self._away_since_s = now
-        return min(now - self._away_since_s, self._waiting_s()) > self.limit_s
+    def is_lasting(self, *, away_s: float) -> bool:
+        """Whether this worker is cut off for too long; the coordinator was heard of so long ago."""
+        return min(away_s, self._waiting_s()) > self.limit_s
 
     def explain(self) -> str:
         """What the user is told."""
