@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from serving import KEYS, hello
+from serving import KEYS, hello, serving
 
 from gangline.runtime.client import ControlClient
 from gangline.runtime.isolation import Isolation
@@ -17,9 +18,11 @@ from gangline.runtime.messages import (
     Hello,
     LeaseAsked,
     Leaving,
+    Ready,
     RoundFailed,
     decode_from_worker,
 )
+from gangline.spec.address import WireAddress
 from gangline.spec.errors import LaunchError, LeftBehindError
 
 if TYPE_CHECKING:
@@ -43,6 +46,12 @@ def line() -> Iterator[ControlClient]:
     )
     yield client
     client.close()
+
+
+def ready() -> Ready:
+    return Ready(
+        global_batch=8, minimum=1, allocation="equal", shares=None, max_samples=None, seed=1
+    )
 
 
 class Interrupted(dict[type[FromWorker], FromWorker]):
@@ -87,36 +96,51 @@ def test_what_two_threads_say_is_both_said_again_when_the_line_is_back(
     assert line._standing.get(RoundFailed) == failed
 
 
-def test_a_worker_is_cut_off_when_it_waits_in_an_exchange_and_the_coordinator_is_away() -> None:
+def test_a_worker_is_cut_off_when_it_waits_and_reaches_nobody() -> None:
     waiting_s = 0.0
     isolation = Isolation(lambda: waiting_s, 60.0)
-    assert not isolation.is_lasting(away_s=1000.0), "it trains: nobody needs the coordinator"
+    assert not isolation.is_over(away_s=1000.0, peers={}), "it trains: nobody needs the coordinator"
     waiting_s = 59.0
-    assert not isolation.is_lasting(away_s=1000.0), "the exchange may still come to its end"
+    assert not isolation.is_over(away_s=1000.0, peers={}), "the exchange may still come to its end"
     waiting_s = 1000.0
-    assert not isolation.is_lasting(away_s=59.0), "the coordinator may come back"
-    assert isolation.is_lasting(away_s=61.0)
+    assert not isolation.is_over(away_s=59.0, peers={}), "the coordinator may come back"
+    assert isolation.is_over(away_s=61.0, peers={})
+    with socket.create_server(("127.0.0.1", 0)) as peer:
+        address = WireAddress(host="127.0.0.1", port=peer.getsockname()[1])
+        assert not isolation.is_over(away_s=61.0, peers={3: address}), "a member is there"
+    assert isolation.is_over(away_s=61.0, peers={3: address})
 
 
-def test_whatever_waits_is_told_when_this_worker_is_cut_off() -> None:
-    broken_off = threading.Event()
+def test_who_waits_to_be_told_how_to_go_on_is_told_when_it_is_cut_off() -> None:
+    with serving(workers=1) as server:
+        broken_off = threading.Event()
+        is_here = True
 
-    def find_nothing() -> str:
-        raise LaunchError("no coordinator")
+        def find_url() -> str:
+            if not is_here:
+                raise LaunchError("no coordinator")
+            return server.url
 
-    said = decode_from_worker(hello(0))
-    assert isinstance(said, Hello)
-    client = ControlClient(
-        find_nothing,
-        token=KEYS.worker,
-        hello=said,
-        break_off=lambda *group: broken_off.set(),
-        waiting_s=lambda: 1000.0,
-        alone_s=0.1,
-    )
-    try:
-        with pytest.raises(LeftBehindError, match="neither the coordinator nor the other workers"):
-            client.wait_group(0, worker=0, timeout_s=WAIT_S)
-        assert broken_off.wait(WAIT_S)
-    finally:
-        client.close()
+        said = decode_from_worker(hello(0))
+        assert isinstance(said, Hello)
+        client = ControlClient(
+            find_url,
+            token=KEYS.worker,
+            hello=said,
+            break_off=lambda *group: broken_off.set(),
+            alone_s=0.1,
+        )
+        client.wait_gathered(WAIT_S)
+        client.send(ready())
+        view = client.wait_group(-1, worker=0, timeout_s=WAIT_S)
+        assert view is not None
+        is_here = False
+        client.cut(0.0)
+        try:
+            with pytest.raises(
+                LeftBehindError, match="neither the coordinator nor the other workers"
+            ):
+                client.poll_group(view.group, worker=0, timeout_s=WAIT_S)
+            assert broken_off.wait(WAIT_S)
+        finally:
+            client.close()

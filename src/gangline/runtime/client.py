@@ -94,7 +94,7 @@ class ControlClient:
 
         `break_off` is told the oldest group, and gathering of founders, that is not given up;
         `waiting_s` says how long this worker has been in its present exchange; where that, and the
-        coordinator's absence, last for longer than `alone_s`, this worker is cut off, and ends.
+        coordinator's absence, last for longer than `alone_s` while no member is reached, it ends.
         """
         self.is_elastic = hello.is_elastic
         """Whether a lost group can be replaced while the job goes on."""
@@ -217,7 +217,11 @@ class ControlClient:
 
     def poll_group(self, last: int, *, worker: int, timeout_s: float) -> tuple[View | None] | None:
         """As `wait_group`; None where there is no such view in time."""
-        return self._poll(lambda: self._find_group(last, worker), timeout_s)
+        self._isolation.wait()
+        found = self._poll(lambda: self._find_group(last, worker), timeout_s)
+        if found is not None:
+            self._isolation.go_on()
+        return found
 
     def is_out(self, worker: int, *, last: int) -> bool:
         """Whether the coordinator is there, and others went on from the group `last` without it."""
@@ -319,8 +323,7 @@ class ControlClient:
                 self._refuse(explain(error, url=self._find_url(), authority=self._authority))
             except (OSError, WebSocketException, msgspec.DecodeError, UnicodeError, LaunchError):
                 pass  # the coordinator is away, or talks nonsense: try again
-            away_s = time.perf_counter() - self._heard_s
-            if self._isolation.is_lasting(away_s=away_s) and not self._is_closed:
+            if not self._is_closed and self._is_cut_off():
                 self._end_with(LeftBehindError(self._isolation.explain()))
             with self._changed:
                 self._connection = None
@@ -328,6 +331,16 @@ class ControlClient:
                 if not self._is_closed:
                     self._changed.wait(max(_RETRY_S[min(attempt, len(_RETRY_S) - 1)], cut_s))
             attempt += 1
+
+    def _is_cut_off(self) -> bool:
+        """Whether this worker has reached nobody for too long; the coordinator is away."""
+        published = self._published.get(self.newest_view)
+        if published is None:
+            return False
+        addresses = zip(published.view.members, published.addresses, strict=True)
+        peers = {member: address for member, address in addresses if member != self._hello.worker}
+        away_s = time.perf_counter() - self._heard_s
+        return self._isolation.is_over(away_s=away_s, peers=peers)
 
     def _connect(self) -> ClientConnection:
         url = self._find_url()

@@ -2,31 +2,51 @@
 """Notices that this worker's machine is cut off: it reaches neither the coordinator nor the members.
 
 The coordinator may be away while everybody trains, and an exchange may take long while the
-coordinator is there. Where both last, the others go on without this worker, and nobody can tell it so.
+coordinator is there. Where both last, and no other member can be reached, the others go on without
+this worker (or have ended), and nobody can tell it so.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+from gangline.runtime.probing import find_reached
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from gangline.spec.address import WireAddress
 
 ALONE_S = 60.0
-"""A worker that has reached neither the coordinator nor the members of its group for so long ends; or
-for half as long as an exchange may wait (`init(timeout_s=…)`), where that is shorter."""
+"""A worker that has reached neither the coordinator nor any other member for so long ends; or for half
+as long as an exchange may wait (`init(timeout_s=…)`), where that is shorter."""
 
 
 class Isolation:
-    """Whether the coordinator has been away, and this worker in one exchange, for too long."""
+    """How long this worker has waited for the others, and whether it reaches anybody."""
 
-    def __init__(self, waiting_s: Callable[[], float], limit_s: float) -> None:
+    def __init__(self, exchanging_s: Callable[[], float], limit_s: float) -> None:
+        """`exchanging_s` says how long it has been in its present exchange."""
         self.limit_s = limit_s
-        self._waiting_s = waiting_s
+        self._exchanging_s = exchanging_s
+        self._idle_since_s: float | None = None
 
-    def is_lasting(self, *, away_s: float) -> bool:
-        """Whether this worker is cut off for too long; the coordinator was heard of so long ago."""
-        return min(away_s, self._waiting_s()) > self.limit_s
+    def wait(self) -> None:
+        """This worker waits to be told how to go on; perhaps it has done so for a while."""
+        self._idle_since_s = self._idle_since_s or time.monotonic()
+
+    def go_on(self) -> None:
+        """It was told."""
+        self._idle_since_s = None
+
+    def is_over(self, *, away_s: float, peers: Mapping[int, WireAddress]) -> bool:
+        """Whether this worker should end; the coordinator was heard of so long ago."""
+        since_s = self._idle_since_s
+        idle_s = 0.0 if since_s is None else time.monotonic() - since_s
+        if min(away_s, max(idle_s, self._exchanging_s())) <= self.limit_s:
+            return False
+        return not find_reached(peers)
 
     def explain(self) -> str:
         """What the user is told."""
