@@ -16,8 +16,11 @@ from gangline.runtime.handshake import compare, copy_value, copy_value_to
 from gangline.runtime.position import Position
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gangline.collectives import Group
     from gangline.runtime.handshake import Introduction
+    from gangline.runtime.resuming import Start
     from gangline.runtime.snapshot import Snapshot
 
 Results = dict[tuple[Any, ...], Any]
@@ -41,23 +44,34 @@ def become_alike(
     *,
     position: Position,
     results: Results,
+    has_state: bool = True,
+    found_anew: Callable[[Group], Start],
 ) -> Truth:
-    """Compares the members, and gives all of them the state of the furthest."""
+    """Compares the members, and gives all of them the state of the furthest.
+
+    A newcomer has no state of the job yet. If nobody has it, they `found_anew`.
+    """
     compare(group, introduction)
-    positions = [
-        Position(*msgspec.msgpack.decode(payload))
-        for payload in gather_bytes(group, msgspec.msgpack.encode(position))
+    own_place = (int(has_state), *position)
+    places = [
+        tuple(msgspec.msgpack.decode(payload))
+        for payload in gather_bytes(group, msgspec.msgpack.encode(own_place))
     ]
-    furthest = max(positions)
-    root = positions.index(furthest)
-    num_behind = sum(one != furthest for one in positions)
+    is_held, *furthest_place = max(places)
+    furthest = Position(*furthest_place)
+    if not is_held:
+        start = found_anew(group)
+        snapshot.take()
+        return Truth(start.position, dict(start.orders), was_behind=True, num_behind=group.size)
+    root = places.index((is_held, *furthest_place))
+    num_behind = sum(one != places[root] for one in places)
     if num_behind == 0:
         return Truth(position, results, was_behind=False, num_behind=0)
     results = copy_value(group, results if group.rank == root else None, root=root)
-    behind = [rank for rank, one in enumerate(positions) if one != furthest]
+    behind = [rank for rank, one in enumerate(places) if one != places[root]]
     own = snapshot.export() if group.rank == root else None
     state = copy_value_to(group, own, root=root, to=behind)
-    was_behind = position != furthest
+    was_behind = own_place != places[root]
     if was_behind:
         snapshot.load(state)
     return Truth(furthest, results, was_behind=was_behind, num_behind=num_behind)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gangline.runtime.instruments import Instruments
     from gangline.runtime.layout import Layout
     from gangline.runtime.prepared import Prepared
+    from gangline.runtime.refounding import Refounding
     from gangline.runtime.regroup import Truth
     from gangline.runtime.resuming import Start
     from gangline.runtime.teamwork import Teamwork
@@ -61,6 +62,7 @@ class Training:
         introduction: Introduction,
         views: ViewSchedule,
         instruments: Instruments,
+        refounding: Refounding,
     ) -> None:
         self.session = session
         self.prepared = prepared
@@ -89,6 +91,7 @@ class Training:
             self._snapshot,
             group=views.newest.group,
             probation=Probation(self._faults, prepared.models),
+            refounding=refounding,
         )
         self._teaming = Teaming(session, prepared, views, self._membership, self._snapshot)
         self._agreed: Agreed | None = None
