@@ -86,6 +86,8 @@ for epoch in gangline.epochs(4):
         if (epoch, step) == (1, 5) and launch.worker == 0:
             wait_for("worker 2 joined")
             os.kill(os.getpid(), signal.SIGKILL)
+        if (epoch, step) == (3, 0):
+            wait_for("worker 3 joined")
         optimizer.zero_grad()
         F.mse_loss(model(x), y).backward()
         optimizer.step()

@@ -54,6 +54,12 @@ def ready() -> Ready:
     )
 
 
+def make_client(url: str, *, worker: int) -> ControlClient:
+    said = decode_from_worker(hello(worker))
+    assert isinstance(said, Hello)
+    return ControlClient(lambda: url, token=KEYS.worker, hello=said, break_off=lambda *group: None)
+
+
 class Interrupted(dict[type[FromWorker], FromWorker]):
     """Lets another thread run while it is read, for as long as that thread can."""
 
@@ -144,3 +150,18 @@ def test_who_waits_to_be_told_how_to_go_on_is_told_when_it_is_cut_off() -> None:
             assert broken_off.wait(WAIT_S)
         finally:
             client.close()
+
+
+def test_who_comes_when_the_job_is_over_is_left_behind_which_is_no_failure_of_the_job() -> None:
+    with serving(workers=1) as server:
+        first = make_client(server.url, worker=0)
+        first.wait_gathered(WAIT_S)
+        first.send(ready())
+        assert first.wait_group(-1, worker=0, timeout_s=WAIT_S) is not None
+        first.close()
+        late = make_client(server.url, worker=-1)
+        try:
+            with pytest.raises(LeftBehindError, match="the job is over, its workers have ended"):
+                late.wait_gathered(WAIT_S)
+        finally:
+            late.close()

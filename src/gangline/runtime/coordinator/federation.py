@@ -20,7 +20,7 @@ import msgspec
 from gangline.control.autosync import SyncWatch
 from gangline.planning.relaxing import choose_sync, groups_by_place
 from gangline.runtime.coordinator.founding import Founder, check_can_part
-from gangline.runtime.coordinator.hub import LEFT_BEHIND, Hub, Outgoing
+from gangline.runtime.coordinator.hub import JOB_OVER, LEFT_BEHIND, Hub, Outgoing
 from gangline.runtime.coordinator.journal import Ended, NoJournal
 from gangline.runtime.coordinator.status import ReplanRequest, Status
 from gangline.runtime.coordinator.team import TeamFactory
@@ -355,7 +355,7 @@ class Federation:
             return known
         active = self._teams.active
         if not active:
-            raise UsageError("the job is over, its workers have ended")
+            raise UsageError(JOB_OVER)
         return min(
             active,
             key=lambda team: (
