@@ -57,6 +57,8 @@ class Setup:
     """Before the batch of a step, wait until the event log says something."""
     checkpoint: str | None = None
     """A folder for checkpoints, one after every other step."""
+    timeout_s: float = 40.0
+    """How long an exchange may wait for another worker."""
     breaks_off: tuple[int, str] | None = None
     """A worker whose wait for something of the coordinator is broken off, once."""
     call: str = ""
@@ -94,7 +96,7 @@ class Parts:
         self.used: dict[tuple[int, int], list[int]] = {}
         """The samples of each step that were this worker's, by epoch and step."""
         if not is_alone:
-            gangline.init(timeout_s=40)
+            gangline.init(timeout_s=setup.timeout_s)
 
     def loader(self) -> DataLoader[Any]:
         generator = torch.Generator().manual_seed(7)

@@ -7,21 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+
+import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
 from live_jobs import until
 
 from gangline.cli import cmd_chaos
-from gangline.cli.cmd_chaos import Victim
+from gangline.cli.cmd_chaos import Victim, spare_the_last
 from gangline.cli.main import run_command
 from gangline.eventlog import read_run
 from gangline.observe.ledger import read_ledger
 from gangline.spec.event import Decision, Regrouped, StepDone
-
-if TYPE_CHECKING:
-    import pytest
 
 SCRIPT = """\
 import time
@@ -69,6 +67,7 @@ def test_a_live_job_survives_chaos(
     job = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
     try:
         until(lambda: decisions(run_dir, "3 workers joined"), "the job")
+        until(lambda: all(has_stepped(run_dir, one) for one in range(3)), "a step of each")
         monkeypatch.setattr(cmd_chaos, "_HANG_S", 0.2)
         for kind in ("kill", "hang"):
             once = ["--every", "100ms", "--for", "150ms", "--kinds", kind, "--seed", "7"]
@@ -92,6 +91,33 @@ def test_a_live_job_survives_chaos(
     assert any(isinstance(e, StepDone) and e.worker == 3 for e in events)
 
 
+def member(worker: int, *, step: int = 7, is_member: bool = True) -> Victim:
+    return Victim(worker=worker, pid=worker, is_connected=True, step=step, is_member=is_member)
+
+
+def newcomer(worker: int, *, is_member: bool) -> Victim:
+    """It was let in, perhaps, but has not made a step yet."""
+    return member(worker, step=-1, is_member=is_member)
+
+
+@pytest.mark.parametrize(
+    ("victims", "eligible"),
+    [
+        ([member(0), member(1)], {0, 1}),
+        ([member(0), member(1), newcomer(2, is_member=True)], {0, 1, 2}),
+        ([member(0), newcomer(1, is_member=True), newcomer(2, is_member=False)], {1, 2}),
+        ([member(0), member(1, is_member=False)], {1}),
+        ([member(0)], set()),
+        ([newcomer(0, is_member=True), newcomer(1, is_member=True)], set()),
+        ([], set()),
+    ],
+)
+def test_the_last_member_that_has_the_state_of_the_job_is_spared(
+    victims: list[Victim], eligible: set[int]
+) -> None:
+    assert {one.worker for one in spare_the_last(victims)} == eligible
+
+
 class Torment:
     """`gangline chaos` on a clock of its own: what it did, and when it was asked for victims."""
 
@@ -109,7 +135,7 @@ class Torment:
 
     def _find(self, folder: Path) -> list[Victim]:
         self._sleep(self._answer_s)
-        return [Victim(worker=worker, pid=worker, is_connected=True) for worker in range(4)]
+        return [member(worker) for worker in range(4)]
 
     def _torment(self, victim: Victim, kind: str) -> None:
         self.picked.append((victim.worker, kind))

@@ -19,7 +19,10 @@ sys.path.append(str(Path(__file__).parent))
 from elastic_bodies import Setup
 from live_jobs import LiveJob, report, until
 
+from gangline.eventlog import read_run
+from gangline.observe import summarize
 from gangline.runtime.checkpoint_files import CheckpointFolder
+from gangline.spec.event import EventsLost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,6 +93,11 @@ def test_training_goes_on_when_the_disk_is_full(tmp_path: Path) -> None:
         manifest, contents = folder.read(latest)
         assert manifest.step == latest
         assert contents.tensors
+        summary = summarize(read_run(run_dir))
+        said = [warning for warning in summary.warnings if "the ledger is incomplete" in warning]
+        assert any("of worker 0, steps" in warning for warning in said), summary.warnings
+        lost = [event for event in outcome.of_kind(EventsLost) if event.source == "worker 0"]
+        assert lost[-1].last_step == setup.steps - 1
     output = outcome.outputs[0]
     assert "is missing from" in output, "a checkpoint"
     assert "No space left on device" in output

@@ -8,6 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.append(str(Path(__file__).parent))
 
 from elastic_bodies import Setup
@@ -15,6 +17,7 @@ from live_jobs import LiveJob, assert_nothing_lost, report
 from networks import Network
 
 from gangline.spec.event import Decision, Regrouped
+from gangline.spec.sync import parse_sync
 
 CUT, HEALED = "the network is cut", "the network has healed"
 
@@ -73,3 +76,41 @@ def test_training_goes_on_when_a_worker_is_cut_from_the_coordinator(tmp_path: Pa
     assert_nothing_lost(outcome, setup, finishers=[1, 2])
     assert [event.members for event in outcome.of_kind(Regrouped)] == [[1, 2], [1, 2]]
     assert setup.steps - 1 in outcome.steps_of(2)
+
+
+@pytest.mark.parametrize("sync", ["full", "none"])
+def test_the_others_go_on_when_two_workers_do_not_reach_each_other(
+    tmp_path: Path, sync: str
+) -> None:
+    """In step, one of the two is put out; teams are merged again when one has entered another."""
+    setup = Setup(epochs=12, wait={18: CUT}, think_s=0.02)
+    with (
+        Network(3) as network,
+        LiveJob(tmp_path, setup, workers=3, network=network, sync=parse_sync(sync)) as job,
+    ):
+        job.await_step(12)
+        network.drop_between(1, 2)
+        job.say(CUT)
+        lost = "worker 2 cut from its peers" if sync == "full" else "team 2 is lost: its leader"
+        job.await_decision(lost)
+        outcome = job.finish()
+    assert outcome.exit_codes[:2] == [0, 0], report(outcome)
+    if sync == "full":
+        assert "LeftBehindError" in outcome.outputs[2]
+        assert_nothing_lost(outcome, setup, finishers=[0, 1])
+    else:
+        assert outcome.exit_codes[2] == 0, report(outcome)
+        outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
+
+
+def test_a_worker_whose_machine_is_cut_off_for_good_ends_by_itself(tmp_path: Path) -> None:
+    setup = Setup(epochs=20, wait={18: CUT}, timeout_s=14.0)
+    with Network(3) as network, LiveJob(tmp_path, setup, workers=3, network=network) as job:
+        job.await_step(17)
+        network.cut(2, peers=True, coordinator=True)
+        job.say(CUT)
+        outcome = job.finish()
+    assert outcome.exit_codes == [0, 0, 1], report(outcome)
+    assert_nothing_lost(outcome, setup, finishers=[0, 1])
+    said = "LeftBehindError: this worker has reached neither the coordinator nor the other workers"
+    assert said in outcome.outputs[2]

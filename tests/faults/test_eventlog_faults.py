@@ -8,7 +8,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from gangline.eventlog import LogNotes, read_events
+from gangline.observe import summarize
 from gangline.spec.event import EventsLost, LogOpened, StepDone
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ log = EventWriter(Path(sys.argv[1]), run="r", source="worker 0")
 """
 
 
-def run_script(script: str, path: Path) -> str:
+def run_script(script: str, path: Path, *, exit_code: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, "-c", PREAMBLE + script, str(path)],
         capture_output=True,
@@ -36,7 +39,7 @@ def run_script(script: str, path: Path) -> str:
         timeout=30,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == exit_code, done.stderr
     return done.stdout
 
 
@@ -44,35 +47,67 @@ def steps_in(path: Path) -> list[int]:
     return [event.step for event in read_events(path) if isinstance(event, StepDone)]
 
 
-def test_the_log_is_whole_and_says_what_is_missing_when_the_disk_was_full(tmp_path: Path) -> None:
-    # A limit on the size of files fails as a full disk does: in the middle of a line.
-    path = tmp_path / "worker-0.jsonl"
-    run_script(
-        """
+# A limit on the size of files fails as a full disk does: in the middle of a line.
+FILL = """
 import resource
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-for number in range(9000):
+for number in range(3000):
     log.write(step(number))
 log.flush()
 assert log.problem == "File too large", log.problem
-assert os.path.getsize(sys.argv[1]) < 10_000
+assert os.path.getsize(sys.argv[1]) <= 10_000
 assert open(sys.argv[1], "rb").read().endswith(b"}\\n")
-resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-log.write(step(9000))
-log.close()
-assert log.problem is None
-""",
-        path,
-    )
+"""
+EMPTY = "resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))\n"
+
+
+def missing_in(path: Path) -> list[EventsLost]:
+    return [event for event in read_events(path) if isinstance(event, EventsLost)]
+
+
+def test_everything_is_in_the_log_in_its_order_when_there_is_room_again(tmp_path: Path) -> None:
+    path = tmp_path / "worker-0.jsonl"
+    run_script(f"{FILL}{EMPTY}log.write(step(3000))\nlog.close()\nassert not log.lost", path)
     events = list(read_events(path))
-    steps = [event.step for event in events if isinstance(event, StepDone)]
-    lost = sum(event.count for event in events if isinstance(event, EventsLost))
-    assert steps[:100] == list(range(100))
-    assert steps == sorted(set(steps))
-    assert lost > 0
-    assert len(steps) + lost == 9001
-    assert sum(isinstance(event, LogOpened) for event in events) == 1
+    assert [type(event) for event in events] == [LogOpened] + [StepDone] * 3001
+    assert steps_in(path) == list(range(3001))
+
+
+def test_the_log_says_what_is_missing_when_more_was_lost_than_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "worker-0.jsonl"
+    small = (
+        "import gangline.eventlog.writer\ngangline.eventlog.writer.MAX_PENDING_BYTES = 100_000\n"
+    )
+    run_script(
+        f"{small}{FILL}{EMPTY}log.write(step(3000))\nlog.flush()\nlog.write(step(3001))", path
+    )
+    (lost,) = missing_in(path)
+    steps = steps_in(path)
+    kept = lost.first_step
+    assert steps == [*range(kept), 3001]
+    assert 100 < kept < 3000
+    assert (lost.count, lost.last_step) == (3001 - kept, 3000)
+    assert lost.reason == "File too large"
+
+
+@pytest.mark.parametrize(
+    "end", ["log.close()", "os.kill(os.getpid(), 9)"], ids=["closed", "killed"]
+)
+def test_the_log_says_what_is_missing_when_there_is_never_room_again(
+    tmp_path: Path, end: str
+) -> None:
+    path = tmp_path / "worker-0.jsonl"
+    run_script(f"{FILL}{end}", path, exit_code=0 if end == "log.close()" else -signal.SIGKILL)
+    (lost,) = missing_in(path)
+    steps = steps_in(path)
+    assert steps == list(range(len(steps)))
+    assert len(steps) > 10
+    assert len(steps) + lost.count == 3000
+    assert (lost.first_step, lost.last_step) == (len(steps), 2999)
+    summary = summarize(read_events(path))
+    assert summary.num_missing_events == lost.count
+    assert f"steps {len(steps)} to 2999 (File too large); the ledger" in "".join(summary.warnings)
 
 
 def test_nothing_is_written_twice_when_a_forked_child_ends(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from synthetic_run import step_done
 
 from gangline.eventlog import EventWriter, NullWriter, log_path, read_events
 from gangline.eventlog import writer as writer_module
+from gangline.eventlog.lines import encode_line
 from gangline.spec.event import Decision, EventsLost, LogOpened, StepDone
 
 if TYPE_CHECKING:
@@ -161,7 +162,8 @@ def test_nothing_is_lost_when_the_folder_comes_back_in_time(path: Path, clock: F
 def test_the_log_says_how_many_are_missing_when_the_folder_comes_back_late(
     path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "MAX_PENDING_LINES", 5)
+    size = len(encode_line(step_done(step=0)))
+    monkeypatch.setattr(writer_module, "MAX_PENDING_BYTES", 5 * size)
     with open_log(path, clock) as log:
         shutil.rmtree(path.parent)
         log.flush()
@@ -172,7 +174,13 @@ def test_the_log_says_how_many_are_missing_when_the_folder_comes_back_late(
         log.flush()
     *_, loss = read_events(path)
     assert loss == EventsLost(
-        t=100.0, source="worker 3", count=7, reason="No such file or directory"
+        t=100.0,
+        source="worker 3",
+        count=7,
+        reason="No such file or directory",
+        since=step_done(step=5).t,
+        first_step=5,
+        last_step=11,
     )
     assert steps_in(path) == [0, 1, 2, 3, 4]
     assert log.lost == 7

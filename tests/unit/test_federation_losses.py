@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from federations import LENGTH, PAIRS, founded, lose_worker, through_epoch
+from federations import LENGTH, PAIRS, TeamRoom, founded, lose_worker, through_epoch
 
 from gangline.control.rounds import AWAY_S
 from gangline.runtime.messages import (
@@ -14,6 +14,8 @@ from gangline.runtime.messages import (
     Leaving,
     Measured,
     Ping,
+    Probe,
+    Probed,
     Reached,
     Refused,
     RoundClosed,
@@ -206,3 +208,65 @@ def test_nobody_is_missed_when_the_teams_end_one_after_the_other() -> None:
         room.tick(AWAY_S)
     assert not room.events(LeaseReturned)
     assert not [one for one in room.events(Decision) if one.what == "lose_team"]
+
+
+# --- leaders that do not reach each other ---------------------------------------------------------
+
+
+def answer(room: TeamRoom, worker: int, *reached: int) -> None:
+    room.say(worker, Probed(number=room.last(worker, Probe).number, reached=reached))
+
+
+def in_a_round() -> TeamRoom:
+    """Three teams of one, all of which have used their samples and are to be merged."""
+    room = founded(3)
+    for worker in range(3):
+        room.reach(worker, 0)
+    assert room.has(0, RoundOpened)
+    return room
+
+
+def wait(room: TeamRoom, seconds: float) -> None:
+    for worker in range(3):
+        room.say(worker, Ping(sent_s=0.0))
+    room.tick(seconds)
+
+
+def test_a_team_whose_leader_does_not_reach_another_is_given_up_and_its_worker_enters_a_third() -> (
+    None
+):
+    room = in_a_round()
+    wait(room, 1.0)
+    assert not room.has(0, Probe), "a round takes a while"
+    wait(room, 1.2)
+    probe = room.last(0, Probe)
+    assert probe.workers == (0, 1, 2)
+    for worker, reached in enumerate(((0, 2), (1, 2), (0, 1, 2))):
+        assert len(room.teams.active) == 3
+        answer(room, worker, *reached)
+    room.tick(0.01)
+    assert [team.number for team in room.teams.active] == [0, 2]
+    (said,) = [one for one in room.events(Decision) if one.what == "lose_team"]
+    assert "team 1 is lost: its leader does not reach worker 0" in said.reason
+    assert not room.last(0, RoundClosed).is_committed
+    room.say(1, Ping(sent_s=0.0))
+    room.tick(0.01)
+    home = room.teams.team_of(1)
+    assert home is not None
+    assert home.number == 2, "the one whose worker it reaches"
+
+
+def test_nothing_happens_to_leaders_that_reach_each_other_and_they_are_asked_ever_more_rarely() -> (
+    None
+):
+    room = in_a_round()
+    asked = []
+    for tenth in range(200):
+        wait(room, 0.1)
+        if room.count(0, Probe) > len(asked):
+            asked.append(tenth / 10)
+            for worker in range(3):
+                answer(room, worker, 0, 1, 2)
+    assert len(room.teams.active) == 3
+    assert 3 <= len(asked) <= 4
+    assert not room.has(0, RoundClosed)

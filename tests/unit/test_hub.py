@@ -248,6 +248,7 @@ def test_who_waits_is_told_when_the_job_ends() -> None:
     for worker in (0, 1):
         room.say(worker, Goodbye(reason="done"))
     assert "the job is over" in room.last(2, Refused).reason
+    assert room.last(2, Refused).is_left_behind, "it is no failure of the job"
     assert "the job is over" in room.last(3, Refused).reason
     with pytest.raises(UsageError, match="the job is over"):
         room.hello(pid=9)

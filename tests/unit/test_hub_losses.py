@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import socket
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,8 +35,11 @@ from gangline.runtime.messages import (
     ViewPublished,
     founders_group,
 )
-from gangline.runtime.probing import find_reached
+from gangline.runtime.probing import KNOCKS_S, TIMEOUT_S, find_reached
 from gangline.spec.address import WireAddress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SOON = GRACE_S + 0.01
 
@@ -336,6 +342,38 @@ def test_a_knock_tells_who_can_be_reached() -> None:
         ports = {3: open_door.getsockname()[1], 5: nobody}
         addresses = {w: WireAddress(host="127.0.0.1", port=port) for w, port in ports.items()}
         assert find_reached(addresses) == [3]
+
+
+@contextlib.contextmanager
+def deaf_door() -> Iterator[socket.socket]:
+    """A door that answers nobody, as if packets to it were dropped: its queue is full."""
+    with contextlib.ExitStack() as stack:
+        door = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        caller = stack.enter_context(socket.create_connection(door.getsockname()))
+        assert caller.getpeername() == door.getsockname()
+        yield door
+
+
+def address_of(door: socket.socket) -> WireAddress:
+    return WireAddress(host="127.0.0.1", port=door.getsockname()[1])
+
+
+def test_who_does_not_answer_a_knock_is_not_reached_after_a_second() -> None:
+    with deaf_door() as deaf, socket.create_server(("127.0.0.1", 0)) as heard:
+        started_s = time.monotonic()
+        assert find_reached({1: address_of(deaf), 3: address_of(heard)}) == [3]
+        assert time.monotonic() - started_s >= TIMEOUT_S, "it was given its time"
+    assert TIMEOUT_S <= 1.0
+    assert 2 * TIMEOUT_S <= ANSWER_S
+
+
+def test_a_knock_that_gets_lost_is_repeated_before_the_system_does_so() -> None:
+    with deaf_door() as door, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(find_reached, {7: address_of(door)})
+        concurrent.futures.wait([asked], timeout=KNOCKS_S[1] / 2)
+        assert not asked.done(), "the first knock was lost"
+        door.accept()[0].close()
+        assert asked.result() == [7]
 
 
 # --- out of memory -----------------------------------------------------------------------------------

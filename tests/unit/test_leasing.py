@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.control.leasing import MAX_STEPS, LeaseBook
+from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease
 
 if TYPE_CHECKING:
@@ -212,3 +214,13 @@ def test_an_epoch_without_samples_is_complete_at_once() -> None:
 
 def _samples(leases: Iterable[Lease]) -> list[int]:
     return [sample for lease in leases for sample in range(*lease)]
+
+
+@pytest.mark.parametrize("lease", [Lease(2, 6), Lease(6, 12), Lease(20, 24)])
+def test_a_record_that_gives_samples_twice_is_refused_by_name(lease: Lease) -> None:
+    book = LeaseBook(3, 10)
+    book.restore(0, 0, 4)
+    with pytest.raises(
+        UsageError, match=rf"samples {lease.start} to {lease.stop} of epoch 3 .*team 1"
+    ):
+        book.restore(1, *lease)

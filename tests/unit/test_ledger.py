@@ -9,7 +9,7 @@ import pytest
 
 from gangline.observe.ledger import read_ledger
 from gangline.spec.errors import LogError
-from gangline.spec.event import Event, Regrouped, StepDone, StepSummary, ViewAdopted
+from gangline.spec.event import Event, EventsLost, Regrouped, StepDone, StepSummary, ViewAdopted
 
 
 def step(
@@ -184,3 +184,17 @@ def test_lost_and_repeated_samples_are_counted() -> None:
     assert holes.count_lost() == 4 + 8
     assert holes.count_lost(length=24) == 4 + 8 + 4
     assert read_ledger([step(0), step(1, start=4)]).count_repeated() == 4
+
+
+def test_a_ledger_with_missing_events_says_so_instead_of_blaming_the_run() -> None:
+    lost = EventsLost(
+        t=0.0,
+        source="worker 0",
+        count=3,
+        reason="No space left on device",
+        first_step=1,
+        last_step=3,
+    )
+    ledger = read_ledger([step(0), lost])
+    with pytest.raises(LogError, match=r"3 of worker 0, steps 1 to 3.*it cannot be told whether"):
+        ledger.check(length=24, epochs=1)

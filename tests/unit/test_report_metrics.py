@@ -205,8 +205,26 @@ def test_impossible_steps_are_left_out_and_counted() -> None:
 def test_lost_events_are_a_warning() -> None:
     lost = EventsLost(t=START, source="worker 1", count=7, reason="No space left on device")
     assert summarize([lost]).warnings == [
-        "worker 1 could not write 7 events: No space left on device"
+        "events are missing: 7 of worker 1 (No space left on device); the ledger is incomplete"
     ]
+
+
+def test_the_report_says_which_steps_are_missing_and_that_its_totals_are_not_all() -> None:
+    run = SyntheticRun([0.01]).run_steps(4, shares=[8])
+    assert ", 32 samples in" in headline(summarize(run.events))[0]
+    lost = EventsLost(
+        t=run.now,
+        source="worker 2",
+        count=7,
+        reason="No space left on device",
+        first_step=4,
+        last_step=9,
+    )
+    summary = summarize([*run.events, lost])
+    assert ", at least 32 samples in" in headline(summary)[0]
+    (warning,) = summary.warnings
+    assert warning.startswith("events are missing: 7 of worker 2, steps 4 to 9 (No space")
+    assert warning.endswith("the ledger is incomplete")
 
 
 def test_pacing_says_asked_and_achieved_of_the_last_measurement() -> None:

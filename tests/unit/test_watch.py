@@ -11,6 +11,8 @@ from gangline.control.watch import (
     MAX_PATIENCE_S,
     MIN_PATIENCE_S,
     PATIENCE_STEPS,
+    STALL_EXCHANGES,
+    STALL_S,
     Watch,
 )
 from gangline.eventlog import NullWriter
@@ -307,3 +309,45 @@ def test_the_patience_follows_the_steps_and_not_how_many_report_them() -> None:
         for worker in range(3):
             watch.report_step(4.0 * (step + 1) + 0.001 * worker, step=step)
     assert watch.patience_s == pytest.approx(min(PATIENCE_STEPS * 4.0, MAX_PATIENCE_S), rel=0.01)
+
+
+# --- all wait for each other ------------------------------------------------------------------------
+
+
+def stalled(*, step_s: float, exchange_s: float) -> Watch:
+    """A group that has trained, and whose members are in an exchange since second 0."""
+    watch = Watch((0, 1), -20 * step_s)
+    for step in range(20):
+        for worker in (0, 1):
+            # The first one waits for the second, which computes for longer.
+            waited_s = exchange_s + (step_s / 2 if worker == 0 else 0.0)
+            watch.report_step(-(20 - step) * step_s, step=step, exchange_s=waited_s)
+    for worker in (0, 1):
+        watch.report_waiting(worker, 0.25, 0.25)
+    return watch
+
+
+def test_members_that_all_wait_are_asked_soon_however_long_their_steps_take() -> None:
+    watch = stalled(step_s=3.0, exchange_s=0.1)
+    assert watch.patience_s > 10.0
+    assert watch.find_stall(STALL_S - 0.1) is None
+    assert watch.find_stall(STALL_S + 0.1) is not None
+    assert watch.find_stall(STALL_S + 0.2) is None, "again only after twice the time"
+    assert watch.find_stall(2 * STALL_S + 0.3) is not None
+
+
+def test_members_that_usually_exchange_for_long_are_asked_later() -> None:
+    watch = stalled(step_s=3.0, exchange_s=2.0)
+    assert watch.find_stall(STALL_S + 0.1) is None
+    assert watch.find_stall(STALL_EXCHANGES * 2.0 + 0.1) is not None
+
+
+def test_an_exchange_that_took_long_once_is_forgotten_when_steps_are_made_again() -> None:
+    watch = stalled(step_s=0.1, exchange_s=0.01)
+    asked = [second for second in range(1, 40) if watch.find_stall(float(second))]
+    assert len(asked) > 3
+    for step in range(20, 30):
+        watch.report_step(40.0 + step, step=step)
+    for worker in (0, 1):
+        watch.report_waiting(worker, STALL_S + 0.1, 100.0)
+    assert watch.find_stall(100.0) is not None

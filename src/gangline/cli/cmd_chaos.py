@@ -30,10 +30,18 @@ class Victim(msgspec.Struct, frozen=True):
     worker: int
     pid: int
     is_connected: bool
+    step: int = -1
+    """The last step that it has made; -1: none, so it has no state of the job yet."""
+    is_member: bool = True
+
+
+class _View(msgspec.Struct):
+    members: tuple[int, ...] = ()
 
 
 class _Workers(msgspec.Struct):
     workers: list[Victim]
+    view: _View | None = None
 
 
 def register(app: typer.Typer) -> None:
@@ -65,10 +73,22 @@ def chaos(
         except LaunchError:
             say("the run is over")
             return
-        if len(victims) < 2:
-            say(f"{len(victims)} worker left: nobody is tormented")
+        eligible = spare_the_last(victims)
+        if not eligible:
+            say("nobody is tormented: the job would lose its state with the last that has it")
             continue
-        torment(rng.choice(victims), rng.choice(chosen))
+        torment(rng.choice(eligible), rng.choice(chosen))
+
+
+def spare_the_last(victims: list[Victim]) -> list[Victim]:
+    """Those that may be lost: one member that has the state of the job must be left.
+
+    A newcomer has none before its first step, and who was put out has an old one.
+    """
+    holders = [one for one in victims if one.is_member and one.step >= 0]
+    if len(holders) > 1:
+        return victims
+    return [one for one in victims if one not in holders] if holders else []
 
 
 def torment(victim: Victim, kind: str) -> None:
@@ -89,9 +109,14 @@ def torment(victim: Victim, kind: str) -> None:
 def find_victims(run_dir: Path) -> list[Victim]:
     """The workers of the run that are processes of this machine and of this run."""
     contact = RunContact(run_dir, token_file=run_dir / OBSERVER_TOKEN)
-    workers = msgspec.json.decode(contact.ask("/api/status"), type=_Workers).workers
+    status = msgspec.json.decode(contact.ask("/api/status"), type=_Workers)
+    members = () if status.view is None else status.view.members
     run = contact.announcement.run
-    return [one for one in workers if one.is_connected and is_of_run(one.pid, run, run_dir)]
+    return [
+        msgspec.structs.replace(one, is_member=one.worker in members)
+        for one in status.workers
+        if one.is_connected and is_of_run(one.pid, run, run_dir)
+    ]
 
 
 def is_of_run(pid: int, run: str, run_dir: Path) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease, TeamOrder
 
 if TYPE_CHECKING:
@@ -109,8 +110,18 @@ class LeaseBook:
         self._accounts.setdefault(team, _Account()).is_ended = True
 
     def restore(self, team: int, start: int, stop: int) -> None:
-        """Gives a team these samples, which nobody has: as it was once written down."""
-        place = next(i for i, free in enumerate(self._free) if free.start <= start < free.stop)
+        """Gives a team these samples, which nobody has: as it was once written down.
+
+        Raises UsageError where somebody has one of them: what was written down is not consistent.
+        """
+        found = [i for i, one in enumerate(self._free) if one.start <= start < stop <= one.stop]
+        if not found:
+            raise UsageError(
+                f"samples {start} to {stop} of epoch {self.epoch} cannot be team {team}'s: they are "
+                "not free. The journal of who has which samples contradicts itself: start the job "
+                "anew, from its newest checkpoint if it has one"
+            )
+        place = found[0]
         free = self._free[place]
         rest = (Lease(free.start, start), Lease(stop, free.stop))
         self._free[place : place + 1] = [one for one in rest if one.start < one.stop]

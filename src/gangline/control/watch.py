@@ -24,6 +24,11 @@ PATIENCE_STEPS = 5.0
 """A member that others wait for may be silent for so many usual steps."""
 BUSY_FACTOR = 30.0
 """A member that is silent, but busy, is waited for so many times as long as the patience."""
+STALL_S = 1.5
+"""Where all members wait for each other, nobody computes: they are asked whom they reach after so
+long, however long their steps take. To ask costs little."""
+STALL_EXCHANGES = 3.0
+"""But not before so many usual exchanges have passed: much may be on its way."""
 
 
 class Watch:
@@ -42,7 +47,8 @@ class Watch:
         self._heard_s = dict.fromkeys(members, now)
         self._busy_s: dict[int, float] = {}
         self._waiting_since_s: dict[int, float] = {}
-        self._num_stalls = 0
+        self._asked_until_s = 0.0
+        """So long a wait was looked into already."""
         self._newcomers: frozenset[int] = frozenset()
         self._away: dict[int, float] = {}
         self._failed: dict[int, str] = {}
@@ -52,6 +58,8 @@ class Watch:
         self.has_stepped = has_stepped
         """Whether the group has trained, so that its members have found each other."""
         self._step_times: deque[float] = deque(maxlen=16)
+        self._exchange_times: deque[float] = deque(maxlen=16)
+        """By step, of the member that waited least for the others."""
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -63,6 +71,7 @@ class Watch:
         watch = Watch(members, now, patience_s=self._least_patience_s)
         watch._newcomers = frozenset(members) - frozenset(self._heard_s)
         watch._step_times.extend(self._step_times)
+        watch._exchange_times.extend(self._exchange_times)
         return watch
 
     def hear(self, worker: int, now: float) -> None:
@@ -94,18 +103,28 @@ class Watch:
         if worker in self._heard_s and waiting_s > 0:
             self._waiting_since_s[worker] = now - waiting_s
 
-    def report_step(self, now: float, *, step: int, is_own: bool = True) -> None:
+    def report_step(
+        self, now: float, *, step: int, is_own: bool = True, exchange_s: float = 0.0
+    ) -> None:
         """A member finished a step: all were there. Unless it is the group before's (not its own).
 
         Only the first report of a step says how long it took: the others' follow at once.
         """
+        self._note_exchange(step, exchange_s)
         num_steps = 1 if self._newest_step is None else step - self._newest_step
         if num_steps > 0:
             if self._failed_s is None and now > self._progress_s:
                 self._step_times.append((now - self._progress_s) / num_steps)
             self._newest_step = step
             self._progress_s = now
+            self._asked_until_s /= 2
         self.has_stepped = self.has_stepped or is_own
+
+    def _note_exchange(self, step: int, exchange_s: float) -> None:
+        if self._newest_step is None or step > self._newest_step:
+            self._exchange_times.append(exchange_s)
+        elif step == self._newest_step:
+            self._exchange_times[-1] = min(self._exchange_times[-1], exchange_s)
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -129,6 +148,12 @@ class Watch:
         is_busy = now - self._busy_s.get(worker, -math.inf) <= MIN_PATIENCE_S
         return max(self.patience_s, BUSY_FACTOR * self._least_patience_s * is_busy)
 
+    @property
+    def stall_s(self) -> float:
+        """How long all members may wait for each other before they are asked whom they reach."""
+        usual_s = median(self._exchange_times) if self._exchange_times else 0.0
+        return min(max(STALL_S, STALL_EXCHANGES * usual_s), MAX_PATIENCE_S)
+
     def find_stall(self, now: float) -> str | None:
         """How long all members have waited for each other, where that is too long; else None.
 
@@ -138,9 +163,9 @@ class Watch:
         if len(self._waiting_since_s) < len(self._heard_s) or self._failed_s is not None:
             return None
         since_s = now - max(self._waiting_since_s.values(), default=now)
-        if since_s <= self.patience_s * 2**self._num_stalls:
+        if since_s <= max(self.stall_s, self._asked_until_s):
             return None
-        self._num_stalls += 1
+        self._asked_until_s = 2 * since_s
         return f"all {len(self._heard_s)} members wait for each other for {since_s:.1f} s"
 
     def find_lost(self, now: float) -> tuple[tuple[int, ...], str] | None:

@@ -21,7 +21,8 @@ class LogFile:
     """Appends lines; after an error it opens the file anew at the next attempt.
 
     The file only ever ends in a whole line: what a failing disk took of a line is cut off again,
-    and so is a torn last line that a killed process left behind.
+    and so is a torn last line that a killed process left behind. While lines are missing, a mark in
+    their place says so, for the case that they are never written.
     """
 
     def __init__(self, path: Path, *, header: Callable[[], bytes]) -> None:
@@ -30,6 +31,8 @@ class LogFile:
         """Makes the line that says who writes from here on."""
         self._needs_header = True
         self._descriptor: int | None = None
+        self._mark_bytes = 0
+        """The length of the mark that the file ends in; 0: there is none."""
 
     def append(self, lines: Sequence[bytes]) -> tuple[int, str | None]:
         """Appends `lines`; how many of them are now in the file, and what went wrong, if anything.
@@ -38,6 +41,7 @@ class LogFile:
         """
         try:
             descriptor = self._open()
+            self._remove_mark(descriptor)
             if self._needs_header:
                 lines = [self._header(), *lines]
             written, error = _write(descriptor, b"".join(lines))
@@ -56,6 +60,34 @@ class LogFile:
             whole -= 1
         return whole, error
 
+    def mark(self, line: bytes) -> list[bytes]:
+        """Ends the file in `line` until the next append, which removes it, if it can be written.
+
+        There may be no room for it: then the last lines make room, and are returned, to be appended
+        again.
+        """
+        taken: list[bytes] = []
+        try:
+            descriptor = self._open()
+            self._remove_mark(descriptor)
+            if self._needs_header:
+                return taken  # nobody could read it
+            while not _write_whole(descriptor, line):
+                last = _take_last_line(descriptor)
+                if last is None:
+                    return taken
+                taken.insert(0, last)
+            self._mark_bytes = len(line)
+        except OSError:
+            self.close()
+        return taken
+
+    def _remove_mark(self, descriptor: int) -> None:
+        if self._mark_bytes:
+            size = os.fstat(descriptor).st_size
+            os.ftruncate(descriptor, max(0, size - self._mark_bytes))
+            self._mark_bytes = 0
+
     def close(self) -> None:
         """Closes the file; the next append opens it again."""
         if self._descriptor is not None:
@@ -72,6 +104,7 @@ class LogFile:
             _cut_torn_line(self._descriptor)
             if os.fstat(self._descriptor).st_size == 0:
                 self._needs_header = True
+                self._mark_bytes = 0
         return self._descriptor
 
 
@@ -84,6 +117,27 @@ def _write(descriptor: int, data: bytes) -> tuple[int, str | None]:
     except OSError as failure:
         return written, _reason(failure)
     return written, None
+
+
+def _write_whole(descriptor: int, line: bytes) -> bool:
+    """Whether there was room for a whole line; else nothing of it is left."""
+    written, error = _write(descriptor, line)
+    if error is None:
+        return True
+    os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+    return False
+
+
+def _take_last_line(descriptor: int) -> bytes | None:
+    """Cuts off the last line and returns it; None where only the first one is left."""
+    end = os.fstat(descriptor).st_size
+    start = max(0, end - _TAIL_BYTES)
+    tail = os.pread(descriptor, end - start, start)
+    newline = tail.rfind(b"\n", 0, len(tail) - 1)
+    if newline < 0:
+        return None
+    os.ftruncate(descriptor, start + newline + 1)
+    return tail[newline + 1 :]
 
 
 def _cut_torn_line(descriptor: int) -> None:

@@ -5,8 +5,8 @@
         log.write(StepDone(t=time.time(), worker=0, step=0, ...))
 
 A log must never stop a training run: nothing here raises because of the disk. What cannot be
-written is counted in `lost`, its cause is in `problem`, and an `EventsLost` event says so in the
-log as soon as writing works again.
+written is kept, and written when there is room. What is too much to be kept, or is not written when
+the process ends, is counted in `lost`; an `EventsLost` event says so in the log.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, Self
-
-import msgspec
+from typing import TYPE_CHECKING, Protocol, Self
 
 from gangline.eventlog.appending import LogFile
-from gangline.spec.event import SCHEMA_VERSION, AnyEvent, Event, EventsLost, LogOpened, StepDone
+from gangline.eventlog.lines import Line, Missing, encode_line
+from gangline.spec.event import SCHEMA_VERSION, Event, LogOpened, StepDone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +34,9 @@ _log = logging.getLogger(__name__)
 FLUSH_INTERVAL_S = 0.5
 MAX_BATCH_LINES = 512
 """So many lines are written at once, however little time has passed."""
-MAX_PENDING_LINES = 8192
-"""So many lines are kept while the disk refuses them; what comes after is counted as lost."""
+MAX_PENDING_BYTES = 16 << 20
+"""So much is kept while the disk refuses it (about 70,000 steps); what comes after is lost."""
+_MARK_TRIES = 4
 
 
 class EventSink(Protocol):
@@ -82,9 +82,11 @@ class EventWriter:
         self._lock = threading.RLock()
         self._is_flushing = False
         self._is_closed = False
-        self._pending: list[bytes] = []
-        self._unreported = 0
-        self._loss_reason = ""
+        self._pending: list[Line] = []
+        self._pending_bytes = 0
+        self._missing = Missing()
+        """What is lost, and not yet reported."""
+        self._is_losing = False
         self._flushed_at = clock()
         self._file = LogFile(path, header=self._header)
         self.lost = 0
@@ -151,43 +153,59 @@ class EventWriter:
         if self._is_closed:
             self.lost += 1
             return
-        if len(self._pending) >= MAX_PENDING_LINES:
-            self._count_lost(self.problem or "the buffer was full")
-            return
+        step = event.step if type(event) is StepDone else -1
         try:
-            line = _line(event)
-            if b":null" in line:
-                _decoder.decode(line)  # a time that is not finite would make the log unreadable
-            self._pending.append(line)
+            text = encode_line(event)
         except (TypeError, ValueError) as error:
-            self._count_lost(f"a {type(event).__name__} cannot be written as JSON: {error}")
+            reason = f"a {type(event).__name__} cannot be written as JSON: {error}"
+            self._lose(Line(b"", self._clock(), step), reason)
+            return
+        line = Line(text, event.t, step)
+        # What comes after a lost one is lost too, until that is reported: the log keeps its order.
+        if self._is_losing or self._pending_bytes + len(text) > MAX_PENDING_BYTES:
+            self._is_losing = True
+            self._lose(line, self.problem or "the buffer was full")
+            return
+        self._pending.append(line)
+        self._pending_bytes += len(text)
 
-    def _count_lost(self, reason: str) -> None:
+    def _lose(self, line: Line, reason: str) -> None:
         self.lost += 1
-        self._unreported += 1
-        self._loss_reason = reason
+        self._missing.add([line], reason)
+
+    def _put_back(self, lines: list[Line]) -> None:
+        # A signal handler may have added lines meanwhile: these come after what is left over.
+        self._pending[:0] = lines
+        self._pending_bytes = sum(len(line.text) for line in self._pending)
 
     def _drain(self) -> None:
         self._flushed_at = self._clock()
         lines, self._pending = self._pending, []
-        reported = self._unreported
-        report = [_line(self._loss())] if reported else []
-        whole, error = self._file.append(lines + report)
-        # A signal handler may have added lines meanwhile: these come after what is left over.
-        self._pending[:0] = lines[whole:]
+        missing, self._missing = self._missing, Missing()
+        report = [encode_line(missing.told(self._source, self._clock()))] if missing.count else []
+        whole, error = self._file.append([*(line.text for line in lines), *report])
+        self._put_back(lines[whole:])
         if error is None:
-            self._unreported -= reported
-        elif self.problem is None:
-            _log.warning("events are missing from the log of %s: %s", self._source, error)
+            self._is_losing = False
+        else:
+            if self.problem is None:
+                _log.warning("events are missing from the log of %s: %s", self._source, error)
+            missing.join(self._missing)
+            self._missing = missing
+            self._mark(error)
         self.problem = error
 
-    def _loss(self) -> EventsLost:
-        return EventsLost(
-            t=self._clock(),
-            source=self._source,
-            count=self._unreported,
-            reason=self._loss_reason,
-        )
+    def _mark(self, error: str) -> None:
+        """Says in the file that what is kept here is missing: this process may be killed."""
+        for _ in range(_MARK_TRIES):
+            missing = self._missing.copy()
+            missing.add(self._pending, error)
+            taken = self._file.mark(encode_line(missing.told(self._source, self._clock())))
+            if not taken:
+                return
+            # What was taken back to make room is missing, too: it is counted the next time.
+            back = [Line.of(text) for text in taken]
+            self._put_back(back)
 
     def _header(self) -> bytes:
         opened = LogOpened(
@@ -198,23 +216,4 @@ class EventWriter:
             host=socket.gethostname(),
             pid=self._pid,
         )
-        return _line(opened)
-
-
-def _plain(value: Any) -> Any:
-    """The plain value in a special kind of text or number, as torch and numpy have them."""
-    for plain in (str, int, float):
-        if isinstance(value, plain):
-            return plain(value)
-    try:
-        return value.item()
-    except AttributeError:
-        raise TypeError(f"{type(value).__name__} has no form in JSON") from None
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_plain)
-_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
-
-
-def _line(event: Event) -> bytes:
-    return _encoder.encode(event) + b"\n"
+        return encode_line(opened)

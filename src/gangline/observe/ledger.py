@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from gangline.observe.losses import describe_loss
 from gangline.observe.team_ledger import TeamOrders
 from gangline.spec.errors import LogError
-from gangline.spec.event import Regrouped, StepDone, StepSummary, ViewAdopted
+from gangline.spec.event import EventsLost, Regrouped, StepDone, StepSummary, ViewAdopted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,6 +53,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """Reports that do not count, because their step was done again."""
     contradictions: tuple[str, ...] = ()
     """Steps that were committed in more than one way."""
+    missing: tuple[str, ...] = ()
+    """Events that the logs lack: what they would have said, the ledger does not know."""
 
     @property
     def num_epochs(self) -> int:
@@ -103,6 +106,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, *, length: int, epochs: int | None = None) -> None:
         """Raises LogError unless each sample of each epoch was used exactly once."""
         found = self.problems(length=length, epochs=epochs)
+        if found and self.missing:
+            raise LogError(
+                f"{'; '.join(self.missing)}. So it cannot be told whether the samples of this run were "
+                f"used exactly once each: {'; '.join(found)}"
+            )
         if found:
             raise LogError(
                 "the samples of this run were not used exactly once each: " + "; ".join(found)
@@ -112,6 +120,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 def read_ledger(events: Iterable[Event]) -> Ledger:
     """The committed steps in the events of a run, in whatever order they come."""
     kept = list(events)
+    missing = tuple(describe_loss(event) for event in kept if isinstance(event, EventsLost))
+    return msgspec.structs.replace(_read(kept), missing=missing)
+
+
+def _read(kept: list[Event]) -> Ledger:
     orders = TeamOrders(kept)
     if not orders.is_used:
         return _read_group(kept)

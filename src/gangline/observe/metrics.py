@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.observe.costs import WorkerCost, fit_cost, optimum_s
 from gangline.observe.ledger import read_ledger
+from gangline.observe.losses import describe_loss
 from gangline.observe.planned import summarize_plan
 from gangline.observe.summary import (
     DecisionSummary,
@@ -84,6 +85,7 @@ def summarize(events: Iterable[AnyEvent]) -> RunSummary:
         rounds=_rounds(timeline),
         decisions=_decisions(timeline),
         plan=summarize_plan(timeline, steady),
+        num_missing_events=sum(loss.count for loss in timeline.losses),
         warnings=_warnings(timeline),
     )
 
@@ -269,10 +271,7 @@ def _decisions(timeline: Timeline) -> list[DecisionSummary]:
 
 
 def _warnings(timeline: Timeline) -> list[str]:
-    warnings = [
-        f"{loss.source} could not write {loss.count} events: {loss.reason}"
-        for loss in timeline.losses
-    ]
+    warnings = [describe_loss(loss) for loss in timeline.losses]
     if timeline.num_implausible:
         warnings.append(
             f"{timeline.num_implausible} steps were left out: their times or samples are impossible"

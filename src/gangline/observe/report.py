@@ -26,7 +26,7 @@ def headline(summary: RunSummary) -> list[str]:
     return [
         f"{_name(summary)}: {summary.status}{_because(summary.reason)}, "
         f"{_count(len(summary.workers), 'worker')}, {_count(summary.num_steps, 'step')}, "
-        f"{_count(summary.num_epochs, 'epoch')}, {summary.samples} samples "
+        f"{_count(summary.num_epochs, 'epoch')}, {_at_least(summary)}{summary.samples} samples "
         f"in {seconds(summary.wall_s)}",
         *_speed_lines(summary),
         *_team_lines(summary),
@@ -48,6 +48,11 @@ def _team_lines(summary: RunSummary) -> list[str]:
         f"{', '.join(rounds.modes)}: merged {_count(rounds.num_committed, 'time')}{beside}{failed}; "
         f"{rounds.sent_bytes / 1e6:.3g} MB between them. Steps are each team's own"
     ]
+
+
+def _at_least(summary: RunSummary) -> str:
+    """What the logs lack may have been more."""
+    return "at least " if summary.num_missing_events else ""
 
 
 def _name(summary: RunSummary) -> str:

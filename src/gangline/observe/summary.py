@@ -163,4 +163,6 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     views: list[ViewSummary]
     decisions: list[DecisionSummary]
     plan: PlanSummary | None
+    num_missing_events: int = 0
+    """Events that the logs lack: where there are some, steps and samples are those that are known."""
     warnings: list[str]

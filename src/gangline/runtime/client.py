@@ -21,6 +21,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from gangline.collectives.wire.forking import close_in_children
 from gangline.runtime.beside import Beside
+from gangline.runtime.isolation import ALONE_S, Isolation
 from gangline.runtime.linkprobe import answer
 from gangline.runtime.messages import (
     MAX_MESSAGE_BYTES,
@@ -104,11 +105,13 @@ class ControlClient:
         break_off: Callable[[int, int], None],
         authority: str | None = None,
         waiting_s: Callable[[], float] = lambda: 0.0,
+        alone_s: float = ALONE_S,
     ) -> None:
         """`authority` is a PEM file: who must vouch for a coordinator that speaks TLS.
 
         `break_off` is told the oldest group, and gathering of founders, that is not given up;
-        `waiting_s` says how long this worker has been in its present exchange.
+        `waiting_s` says how long this worker has been in its present exchange; where that, and the
+        coordinator's absence, last for longer than `alone_s` while no member is reached, it ends.
         """
         self.is_elastic = hello.is_elastic
         """Whether a lost group can be replaced while the job goes on."""
@@ -126,6 +129,7 @@ class ControlClient:
         """What it was told as a member of a team."""
         self._break_off = break_off
         self._waiting_s = waiting_s
+        self._isolation = Isolation(waiting_s, alone_s)
         self._standing: dict[type[FromWorker], FromWorker] = {}
         self._find_url = find_url
         self._url = ""
@@ -149,7 +153,8 @@ class ControlClient:
         self._refusal: LaunchError | MismatchError | None = None
         self._stopped: Stopped | None = None
         self._latency_s = 0.0
-        self._heard_s = 0.0
+        self._heard_s = time.perf_counter()
+        self._hung_up_s = 0.0
         self._beside = _start_beside(token, authority) if hello.is_elastic else None
         self._threads = [
             threading.Thread(target=self._receive, name="gangline-control-in", daemon=True),
@@ -164,12 +169,12 @@ class ControlClient:
         """Queues a message; never waits. What the coordinator must know is said again to a new one."""
         if isinstance(message, OfTeam):
             message = msgspec.structs.replace(message, team=self.team)
-        if isinstance(message, Leaving):
-            of_team = {k: one for k, one in self._standing.items() if isinstance(one, FromTeam)}
-            self._standing = {**of_team, Leaving: message}
-        elif isinstance(message, Ready | Failed | FromTeam):
-            self._standing = {**self._standing, type(message): message}
         with self._send_lock:
+            if isinstance(message, Leaving):
+                of_team = {k: one for k, one in self._standing.items() if isinstance(one, FromTeam)}
+                self._standing = {**of_team, Leaving: message}
+            elif isinstance(message, Ready | Failed | FromTeam):
+                self._standing = {**self._standing, type(message): message}
             self._gathering.append(message)
             now_s = time.perf_counter()
             if not isinstance(message, Measured) or now_s - self._handed_over_s >= _GATHER_S:
@@ -178,7 +183,8 @@ class ControlClient:
 
     def withdraw(self, kind: type[FromWorker]) -> None:
         """What was last said of this kind does not hold any more."""
-        self._standing = {one: said for one, said in self._standing.items() if one is not kind}
+        with self._send_lock:
+            self._standing = {one: said for one, said in self._standing.items() if one is not kind}
 
     def _take_gathered(self) -> list[FromWorker]:
         gathered, self._gathering = self._gathering, []
@@ -247,7 +253,11 @@ class ControlClient:
                 raise ExchangeAborted("this worker was given another team")
             return self._find_group(last, worker)
 
-        return self._poll(find, timeout_s)
+        self._isolation.wait()
+        found = self._poll(find, timeout_s)
+        if found is not None:
+            self._isolation.go_on()
+        return found
 
     def wait_end(self, last: int, *, worker: int, timeout_s: float) -> View | None:
         """The script is over: waits for a view of a newer group than `last`; None: it may end."""
@@ -394,12 +404,24 @@ class ControlClient:
                 pass  # the coordinator is away, or talks nonsense: try again
             except Exception:  # whatever it is, this worker must not go deaf for good
                 _log.exception("what the coordinator said could not be heard")
+            if not self._is_closed and self._is_cut_off():
+                self._refuse(LeftBehindError(self._isolation.explain()))
             with self._changed:
                 self._connection = None
                 cut_s = self._cut_until_s - time.monotonic()
                 if not self._is_closed:
                     self._changed.wait(max(_RETRY_S[min(attempt, len(_RETRY_S) - 1)], cut_s))
             attempt += 1
+
+    def _is_cut_off(self) -> bool:
+        """Whether this worker has reached nobody for too long; the coordinator is away."""
+        published = self._published.get(self.newest_view)
+        if published is None:
+            return False
+        addresses = zip(published.view.members, published.addresses, strict=True)
+        peers = {member: address for member, address in addresses if member != self._hello.worker}
+        away_s = time.perf_counter() - self._heard_s
+        return self._isolation.is_over(away_s=away_s, peers=peers)
 
     def _connect(self) -> ClientConnection:
         self._url = self._find_url()
@@ -494,6 +516,7 @@ class ControlClient:
         self.send(Probed(number=probe.number, reached=tuple(find_reached(addresses))))
 
     def _refuse(self, error: LaunchError | MismatchError) -> None:
+        """Nothing will come of this worker: whatever waits raises this, from now on."""
         with self._changed:
             self._refusal = error
             self._changed.notify_all()
@@ -515,8 +538,9 @@ class ControlClient:
                 if self._beside is not None:
                     self._beside.beat(self._url, self._hello.worker)
             connection = self._await_connection()
-            if connection is not None and time.perf_counter() - self._heard_s > _DEAF_S:
-                self._heard_s = time.perf_counter()
+            silent_s = time.perf_counter() - max(self._heard_s, self._hung_up_s)
+            if connection is not None and silent_s > _DEAF_S:
+                self._hung_up_s = time.perf_counter()
                 connection.close()
             if connection is not None:
                 with contextlib.suppress(OSError, WebSocketException):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from gangline.runtime.messages import RoundOpened
     from gangline.runtime.transports import Door
 
+_log = logging.getLogger(__name__)
+
 LEVEL = "teams"
 _BREAK_S = 0.002
 
@@ -45,6 +48,8 @@ class Exchange:
 
     def __init__(self, run: Callable[[], Mean], on_failure: Callable[[str], None]) -> None:
         self.mean: Mean | None = None
+        self.fault: Exception | None = None
+        """What ended it, where that was not the loss of another leader."""
         self._run = run
         self._on_failure = on_failure
         self._thread = threading.Thread(target=self._work, name="gangline-round", daemon=True)
@@ -55,6 +60,10 @@ class Exchange:
             self.mean = self._run()
         except ExchangeError as error:
             self._on_failure(str(error))
+        except Exception as error:  # the other teams wait: whatever it is, they must hear of it
+            _log.exception("the exchange of a round failed")
+            self.fault = error
+            self._on_failure(f"{type(error).__name__}: {error}")
 
     @property
     def is_under_way(self) -> bool:
@@ -97,7 +106,7 @@ class Leaders:
             total = sum(count for count, _, _ in rows)
             weight = samples / total if total else 1 / len(rows)
             summed, sent_bytes = self._sum(group, opened, values, reference, weight=weight)
-        except ExchangeError:
+        except Exception:
             self.leave()
             raise
         if counters:

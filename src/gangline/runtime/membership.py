@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gangline.runtime.messages import Stopped
     from gangline.runtime.position import Position
     from gangline.runtime.probation import Probation
+    from gangline.runtime.refounding import Refounding
     from gangline.runtime.session import Session
     from gangline.runtime.snapshot import Snapshot
     from gangline.spec.view import View
@@ -51,11 +52,15 @@ class Membership:
         group: int,
         team: int,
         probation: Probation,
+        refounding: Refounding,
     ) -> None:
         self._session = session
         self._introduction = introduction
         self._snapshot = snapshot
         self._probation = probation
+        self._refounding = refounding
+        self._has_state = not session.is_late
+        """Whether this worker has the state of the job: a newcomer copies it first."""
         self._broken_s: float | None = None
         self._error: Exception | None = None
         """What broke the group."""
@@ -170,12 +175,17 @@ class Membership:
                     self._snapshot,
                     position=position,
                     results=self.results,
+                    has_state=self._has_state,
+                    found_anew=lambda group: self._refounding.begin(
+                        group, is_team=view.whole is not None
+                    ),
                 )
             )
         except ExchangeError as error:
             self.fail(error, position)
             return None
         self.results = truth.results
+        self._has_state = True
         self._record(view, truth)
         self._broken_s = self._error = None
         return truth

@@ -38,6 +38,9 @@ OUTER_RATE = 0.7
 OUTER_MOMENTUM = 0.9
 """The outer optimizer's, as published for DiLoCo (arXiv 2311.08105)."""
 
+MAX_FAULTS = 3
+"""So often in a row an exchange may fail for a reason of this worker's own (not the loss of another
+leader); then the error is raised."""
 _LOOK_S = 0.05
 
 
@@ -85,6 +88,7 @@ class Merging:
         self._busy_s = 0.0
         self._burden = Burden()
         self._is_told = False
+        self._num_faults = 0
 
     @property
     def last(self) -> int:
@@ -211,8 +215,16 @@ class Merging:
             leaders = self._leaders_at(self._opened.level)
             leaders.break_off(self._exchange)
             leaders.undo()
+        fault = None if self._exchange is None else self._exchange.fault
         self._opened = self._exchange = self._copy = self._mean = None
+        self._judge(fault)
         return sync if closed is None else closed.sync
+
+    def _judge(self, fault: Exception | None) -> None:
+        """A round is tried again after a fault of this worker's own, but not for ever."""
+        self._num_faults = 0 if fault is None else self._num_faults + 1
+        if fault is not None and self._num_faults >= MAX_FAULTS:
+            raise fault
 
     def _apply(self, opened: RoundOpened, mean: Copy, sync: Sync) -> None:
         assert self._copy is not None

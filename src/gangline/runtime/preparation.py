@@ -35,6 +35,7 @@ from gangline.runtime.objects import sort_objects
 from gangline.runtime.order import order_seed
 from gangline.runtime.prepared import Prepared
 from gangline.runtime.reduction import ReductionCheck
+from gangline.runtime.refounding import Refounding
 from gangline.runtime.refusals import (
     check_apart,
     check_loader,
@@ -165,11 +166,21 @@ def set_up(
         introduction=introduction,
         views=_schedule(session, request, view),
         instruments=instruments,
+        refounding=_refounding(session, request, introduction),
     )
     _begin(session, training, view, start)
     _announce(session, layout)
     shared = _share(request, training, seed)
     return training, [shared if item is request.loader else item for item in objects]
+
+
+def _refounding(session: Session, request: Request, introduction: Introduction) -> Refounding:
+    """What newcomers do when all that had the state of the job are lost."""
+    plan = request.options.checkpoint
+    folder = None if plan is None else CheckpointFolder(plan.folder)
+    refounding = Refounding(folder, request.prepared, introduction)
+    refounding.tell = lambda start: _tell_start(session, start)
+    return refounding
 
 
 def _schedule(session: Session, request: Request, view: View) -> ViewSchedule:

@@ -13,11 +13,14 @@ import msgspec
 
 from gangline.collectives import gather_bytes
 from gangline.runtime.handshake import compare, copy_value, copy_value_to
-from gangline.runtime.position import Position
+from gangline.runtime.position import ORDER, Position
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gangline.collectives import Group
     from gangline.runtime.handshake import Introduction
+    from gangline.runtime.resuming import Start
     from gangline.runtime.snapshot import Snapshot
 
 Results = dict[tuple[Any, ...], Any]
@@ -37,14 +40,16 @@ class Truth(NamedTuple):
 class _Standing(NamedTuple):
     """How far a member is. Among those at one position it says who knows the epoch's order already."""
 
+    has_state: bool
+    """Whether it has the job's state: a newcomer has none yet."""
     position: Position
     orders: list[int]
     """The epochs whose orders it knows."""
 
 
-def _stand(position: Position, results: Results) -> bytes:
-    orders = sorted(key[1] for key in results if key[0] == "order")
-    return msgspec.msgpack.encode((position, orders))
+def _stand(position: Position, results: Results, has_state: bool) -> bytes:
+    orders = sorted(key[1] for key in results if key[0] == ORDER)
+    return msgspec.msgpack.encode((has_state, position, orders))
 
 
 def become_alike(
@@ -54,26 +59,35 @@ def become_alike(
     *,
     position: Position,
     results: Results,
+    has_state: bool = True,
+    found_anew: Callable[[Group], Start],
 ) -> Truth:
-    """Compares the members, and gives all of them the state of the furthest."""
+    """Compares the members, and gives all of them the state of the furthest.
+
+    A newcomer has no state of the job yet. If nobody has it, they `found_anew`.
+    """
     compare(group, introduction)
     standings = [
-        _Standing(Position(*place), orders)
-        for place, orders in map(
-            msgspec.msgpack.decode, gather_bytes(group, _stand(position, results))
+        _Standing(has_one, Position(*place), orders)
+        for has_one, place, orders in map(
+            msgspec.msgpack.decode, gather_bytes(group, _stand(position, results, has_state))
         )
     ]
-    positions = [standing.position for standing in standings]
     first = max(standings)
+    if not first.has_state:
+        start = found_anew(group)
+        snapshot.take()
+        return Truth(start.position, dict(start.orders), was_behind=True, num_behind=group.size)
+    places = [(standing.has_state, standing.position) for standing in standings]
     root, furthest = standings.index(first), first.position
-    behind = [rank for rank, one in enumerate(positions) if one != furthest]
+    behind = [rank for rank, one in enumerate(places) if one != places[root]]
     if any(standing != first for standing in standings):
         results = copy_value(group, results if group.rank == root else None, root=root)
     if not behind:
         return Truth(position, results, was_behind=False, num_behind=0)
     own = snapshot.export() if group.rank == root else None
     state = copy_value_to(group, own, root=root, to=behind)
-    was_behind = position != furthest
+    was_behind = group.rank in behind
     if was_behind:
         snapshot.load(state)
     return Truth(furthest, results, was_behind=was_behind, num_behind=len(behind))

@@ -17,6 +17,7 @@ from gangline.runtime.client import ControlClient
 from gangline.runtime.communicator import Communicator
 from gangline.runtime.environment import find_launch
 from gangline.runtime.founding import meet, report
+from gangline.runtime.isolation import ALONE_S
 from gangline.runtime.memory import ending_error
 from gangline.runtime.messages import PROTOCOL_VERSION, Goodbye, Hello
 from gangline.runtime.place import Place, place_of
@@ -146,6 +147,7 @@ def open_session(
         authority=None if place.wire is None else place.wire.authority,
         break_off=lambda *before: _break_off(communicator, door, before=before),
         waiting_s=lambda: communicator.waiting_s,
+        alone_s=min(ALONE_S, timeout_s / 2),
     )
     try:
         gathered, communicator.group = meet(

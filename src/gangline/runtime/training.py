@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from gangline.runtime.layout import Layout
     from gangline.runtime.messages import Heard
     from gangline.runtime.prepared import Prepared
+    from gangline.runtime.refounding import Refounding
     from gangline.runtime.regroup import Truth
     from gangline.runtime.resuming import Start
     from gangline.runtime.sample_state import SampleState
@@ -80,6 +81,7 @@ class Training:
         introduction: Introduction,
         views: ViewSchedule,
         instruments: Instruments,
+        refounding: Refounding,
     ) -> None:
         self.session = session
         self.prepared = prepared
@@ -120,6 +122,7 @@ class Training:
             group=views.newest.group,
             team=views.newest.team,
             probation=Probation(self._faults, prepared.models),
+            refounding=refounding,
         )
         self._teaming = Teaming(session, prepared, views, self._membership, self._snapshot)
         self._agreed: Agreed | None = None

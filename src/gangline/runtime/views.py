@@ -71,6 +71,8 @@ class ViewSchedule:
             return None
         adoption = Adoption(self._client.view(number), agreed.most.last_cut + 1)
         # What a newer adoption overtakes before its step has come never held.
-        self._adopted = [old for old in self._adopted if old.step < adoption.step][-2:]
-        self._adopted.append(adoption)
+        kept = [old for old in self._adopted if old.step < adoption.step]
+        # Batches are cut ahead, so older views hold until the present step has passed them.
+        passed = [i for i, old in enumerate(kept) if old.step <= agreed.least.step]
+        self._adopted = [*kept[max(passed, default=0) :], adoption]
         return adoption

@@ -296,6 +296,11 @@ class EventsLost(Event, frozen=True, kw_only=True, tag="events_lost"):
     count: int
     """How many, since the last such event."""
     reason: str
+    since: float = 0.0
+    """When the first of them happened."""
+    first_step: int = -1
+    last_step: int = -1
+    """The steps among them, from and to; -1: none."""
 
 
 class WorkerEnded(Event, frozen=True, kw_only=True, tag="worker_ended"):

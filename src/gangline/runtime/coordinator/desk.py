@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
+from gangline.runtime.coordinator.hub import JOB_OVER
 from gangline.runtime.coordinator.limits import Bucket, Limits
 from gangline.runtime.coordinator.openapi import document
 from gangline.runtime.coordinator.sanity import check_message
@@ -300,7 +301,8 @@ class Desk:
 
     async def _refuse(self, websocket: WebSocket, reason: str) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-            await websocket.send_bytes(encode(Refused(reason=reason[:_MAX_REASON])))
+            refusal = Refused(reason=reason[:_MAX_REASON], is_left_behind=reason == JOB_OVER)
+            await websocket.send_bytes(encode(refusal))
             await websocket.close(_POLICY_VIOLATION)
 
 

@@ -21,7 +21,7 @@ from gangline.control.autosync import SyncWatch
 from gangline.control.watch import MIN_PATIENCE_S
 from gangline.planning.relaxing import choose_sync, groups_by_place
 from gangline.runtime.coordinator.founding import Founder, check_can_part
-from gangline.runtime.coordinator.hub import LEFT_BEHIND, Hub, Outgoing
+from gangline.runtime.coordinator.hub import JOB_OVER, LEFT_BEHIND, Hub, Outgoing
 from gangline.runtime.coordinator.journal import Ended, NoJournal
 from gangline.runtime.coordinator.status import ReplanRequest, Status
 from gangline.runtime.coordinator.team import TeamFactory
@@ -35,6 +35,7 @@ from gangline.runtime.messages import (
     Hello,
     Measured,
     OfTeam,
+    Probed,
     Ready,
     Refused,
     Saved,
@@ -167,6 +168,8 @@ class Federation:
         if self._stopped is not None and not isinstance(message, Goodbye):
             return [Outgoing(worker, self._stopped)]
         self._teams.hear(worker)
+        if isinstance(message, Probed):
+            self._teams.reach.hear(worker, message)
         team = self._teams.team_of(worker)
         if team is None:
             return self._adopt(worker)
@@ -414,16 +417,23 @@ class Federation:
             patience_s=self._patience_s,
         )
 
-    def _team_for(self, replaces: int) -> Team:
-        """The team that a newcomer enters: of whom it replaces, or the smallest."""
+    def _team_for(self, replaces: int, *, unreached: frozenset[int] = frozenset()) -> Team:
+        """The team that a newcomer enters: of whom it replaces, or the smallest that it reaches."""
         assert self._teams is not None
         known = self._teams.team_of(replaces)
         if known is not None and known in self._teams.active:
             return known
         active = self._teams.active
         if not active:
-            raise UsageError("the job is over, its workers have ended")
-        return min(active, key=lambda team: (len(team.members), team.number))
+            raise UsageError(JOB_OVER)
+        return min(
+            active,
+            key=lambda team: (
+                bool(unreached.intersection(team.members)),
+                len(team.members),
+                team.number,
+            ),
+        )
 
     def _adopt(self, worker: int) -> list[Outgoing]:
         """A worker is back whose team was given up: it enters another one, and copies its state."""
@@ -439,7 +449,7 @@ class Federation:
     def _enter(self, worker: int, hello: Hello, ready: Ready | None) -> list[Outgoing]:
         """A worker that is in no team enters one, as soon as it is ready."""
         assert self._teams is not None
-        team = self._team_for(-1)
+        team = self._team_for(-1, unreached=self._teams.reach.unreached(worker))
         _, outgoing = team.hub.connect(msgspec.structs.replace(hello, worker=worker))
         if ready is not None:
             outgoing += team.hub.receive(worker, msgspec.structs.replace(ready, attempt=0))

@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 MAX_GATHERINGS = 5
 """So often founders may fail to reach each other while none of them is lost."""
 
-_OVER = Refused(reason="the job is over, its workers have ended")
+JOB_OVER = "the job is over, its workers have ended"
+_OVER = Refused(reason=JOB_OVER, is_left_behind=True)
 LEFT_BEHIND = Refused(
     reason=(
         "the job has ended without this worker, which did not answer for too long: its parameters "
@@ -85,7 +86,7 @@ class Hub(Mind):
         self._roster.check(hello, run=self._run, members=self._members)
         is_known = hello.worker in self._dismissed or self._roster.has_trained(hello.worker)
         if self._is_over and not is_known:
-            raise UsageError(_OVER.reason)
+            raise UsageError(JOB_OVER)
         worker, is_new = self._roster.greet(hello)
         if is_new:
             self._dismissed.discard(worker)
@@ -404,7 +405,10 @@ class Hub(Mind):
         status.step, status.samples = report.step, report.samples
         status.compute_s = report.compute_s
         self._lookout.watch.report_step(
-            self._clock(), step=report.step, is_own=self._changes.is_settled
+            self._clock(),
+            step=report.step,
+            is_own=self._changes.is_settled,
+            exchange_s=report.exchange_s,
         )
         outgoing = []
         for measured in self._tally.add(worker, report, self._clock()):

@@ -41,6 +41,11 @@ class Scope:
         self._leaders: tuple[int, ...] = ()
         self._group = -1
 
+    @property
+    def leaders(self) -> tuple[int, ...]:
+        """Who exchanges in the present round."""
+        return self._leaders
+
     def present(self, teams: Iterable[Team]) -> list[Team]:
         """Those of these teams that are merged here."""
         return [team for team in teams if team.number in self.teams]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-ANSWER_S = 3.0
+ANSWER_S = 2.0
 """How long an answer may take: a worker tries for half of that."""
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 30.0
@@ -41,17 +41,18 @@ class Inquiry:
         """Who has to go, so that those that are left reach each other."""
         return find_cut(self.members, self._reached)
 
+    def find_missing(self) -> dict[int, frozenset[int]]:
+        """Whom each member does not reach, or is not reached by."""
+        missing = _find_missing(self.members, self._reached)
+        return {member: frozenset(others) for member, others in missing.items()}
+
 
 def find_cut(members: tuple[int, ...], reached: Mapping[int, frozenset[int]]) -> tuple[int, ...]:
     """The members without which all the others reach each other, the most isolated first.
 
     Who gave no answer is taken to reach those that reach it.
     """
-    missing: dict[int, set[int]] = {member: set() for member in members}
-    for member, peers in reached.items():
-        for other in set(members) - peers - {member}:
-            missing[member].add(other)
-            missing[other].add(member)
+    missing = _find_missing(members, reached)
     cut: list[int] = []
     while any(missing.values()):
         # Of those that are cut from equally many, the last in rank goes.
@@ -60,6 +61,17 @@ def find_cut(members: tuple[int, ...], reached: Mapping[int, frozenset[int]]) ->
         for other in missing.pop(worst):
             missing[other].discard(worst)
     return tuple(cut)
+
+
+def _find_missing(
+    members: tuple[int, ...], reached: Mapping[int, frozenset[int]]
+) -> dict[int, set[int]]:
+    missing: dict[int, set[int]] = {member: set() for member in members}
+    for member, peers in reached.items():
+        for other in set(members) - peers - {member}:
+            missing[member].add(other)
+            missing[other].add(member)
+    return missing
 
 
 class _Pause(NamedTuple):

@@ -19,6 +19,7 @@ from gangline.runtime.coordinator.journal import (
     TeamLost,
     TeamsFounded,
 )
+from gangline.runtime.coordinator.leaderreach import LeaderReach
 from gangline.runtime.coordinator.lending import Lending
 from gangline.runtime.coordinator.merges import Merges, Scope
 from gangline.runtime.coordinator.sums import Sums
@@ -85,6 +86,8 @@ class Teams:
         self.sums = Sums()
         """What they add up outside of the epochs."""
         self._attendance = Attendance(patience_s=patience_s)
+        self.reach = LeaderReach(hellos)
+        """Whether the teams' leaders reach each other."""
         self._unsettled: str | None = None
         """Why some team is still to be told its place."""
         self._divided_s = clock()
@@ -231,7 +234,20 @@ class Teams:
                 outgoing += self.lose(team, reason)
         if self._unsettled is not None:
             outgoing += self.settle(self._unsettled)
-        return outgoing + self._open_if_due()
+        return outgoing + self._look_for_cuts(now) + self._open_if_due()
+
+    def _look_for_cuts(self, now: float) -> list[Outgoing]:
+        """Gives up teams whose leaders do not reach the others', where a round does not end."""
+        outgoing: list[Outgoing] = []
+        for leader, reason in self.reach.conclude(now).items():
+            team = self.team_of(leader)
+            if team is not None and team.leader == leader and len(self.active) > 1:
+                outgoing += self.lose(team, reason)
+        question = self.reach.ask(self._merges.scopes, now)
+        if question is None:
+            return outgoing
+        leaders, probe = question
+        return outgoing + [Outgoing(leader, probe) for leader in leaders]
 
     def _open_if_due(self) -> list[Outgoing]:
         teams, now = self.active, self._clock()

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of events that are missing from the logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gangline.spec.event import EventsLost
+
+
+def describe_loss(loss: EventsLost) -> str:
+    """Whose events are missing, how many, of which steps, and why."""
+    steps = ""
+    if loss.first_step >= 0:
+        is_one = loss.first_step == loss.last_step
+        named = (
+            f"step {loss.first_step}" if is_one else f"steps {loss.first_step} to {loss.last_step}"
+        )
+        steps = f", {named}"
+    return (
+        f"events are missing: {loss.count} of {loss.source}{steps} ({loss.reason}); "
+        "the ledger is incomplete"
+    )
