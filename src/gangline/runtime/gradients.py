@@ -52,7 +52,16 @@ if TYPE_CHECKING:
 class Gradients:
     """The gradient of the prepared models: hooks, units and their exchange."""
 
-    def __init__(self, layout: Layout, buffers: Buffers, communicator: Communicator) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        buffers: Buffers,
+        communicator: Communicator,
+        *,
+        is_eager: bool = True,
+    ) -> None:
+        """Eager: units are sent while the backward pass goes on; else when it is over."""
+        self._is_eager = is_eager
         self._layout = layout
         self._units = layout.units
         self._slots = layout.slots
@@ -124,6 +133,11 @@ class Gradients:
     def is_replaying(self) -> bool:
         """Whether what the loop does now was done before: its `step()` must change nothing."""
         return self._is_void or (self._num_done > 0 and self._phase <= self._num_done)
+
+    @property
+    def weight(self) -> float:
+        """How much the present batch's gradients count; waits where the total is on its way."""
+        return self._resolved_weight()
 
     def void(self) -> None:
         """The attempt at this batch failed: its gradients are zero, and no more are exchanged.
@@ -295,7 +309,7 @@ class Gradients:
             self._pending[unit.index] -= 1
             if self._pending[unit.index] == 0:
                 self._collect(unit, unit.small_slots)
-                if self._is_sending:
+                if self._is_sending and self._is_eager:
                     self._send_ready()
 
     def _collect(self, unit: Unit, slots: list[Slot]) -> None:

@@ -24,5 +24,7 @@ class Prepared:
     stateful: Sequence[Any]
     sync: Sync = IN_STEP
     """How tightly groups of workers are held together, as asked for."""
+    sync_batchnorm: bool = False
+    """Whether BatchNorm layers normalise by the samples of all members."""
     evicts_wrong: bool = False
     """Whether a worker whose gradient is wrong is put out, and its batch done by the others."""

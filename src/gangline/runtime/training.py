@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -25,12 +26,13 @@ from gangline.runtime.scrutiny import Scrutiny
 from gangline.runtime.session import Session, now
 from gangline.runtime.snapshot import Snapshot
 from gangline.runtime.stepclock import StepClock
+from gangline.runtime.sync_batchnorm import Place, SyncedBatchNorms
 from gangline.runtime.teaming import Teaming
 from gangline.runtime.telling import tell_epoch, tell_links, tell_pacing, tell_step, tell_view
 from gangline.spec.errors import ExchangeError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     from gangline.collectives import Group
@@ -75,11 +77,20 @@ class Training:
         self._clock = StepClock()
         self._pacer, self._probe = instruments.pacer, instruments.probe
         self._checkpointer = instruments.checkpointer
+        self._share_watch = instruments.shares
         self._random = RandomNumbers()
         self._faults = instruments.faults or Faults()
         self._faults.watch(prepared.models)
         self._buffers = Buffers(prepared.models)
-        self._gradients = Gradients(layout, self._buffers, session.communicator)
+        # Statistics are exchanged in the backward pass, too: in an order that all workers share.
+        self._gradients = Gradients(
+            layout, self._buffers, session.communicator, is_eager=not prepared.sync_batchnorm
+        )
+        self._norms = (
+            SyncedBatchNorms(prepared.models, self, session.communicator)
+            if prepared.sync_batchnorm
+            else None
+        )
         self._scrutiny = Scrutiny()
         self._guard = LayoutGuard(prepared.models, prepared.optimizers, layout)
         self._snapshot = Snapshot(prepared)
@@ -179,7 +190,7 @@ class Training:
     def finish_batch(self) -> bool:
         """The loop came back for more. False where the rest of the epoch must be cut anew."""
         handout = self.handout
-        is_step_over = handout is not None and handout.is_update
+        is_step_over = handout is not None and (handout.is_update or self._is_void)
         is_going_on = self._finish_step(handout) if handout and is_step_over else True
         self._clock.lap()
         return is_going_on
@@ -326,6 +337,44 @@ class Training:
     def record_view(self, adoption: Adoption) -> None:
         """Writes down from which step on a view holds, and why."""
         tell_view(self.session, adoption)
+        if self._share_watch is not None:
+            self._share_watch.look(adoption.view)
+
+    # --- batch statistics, exchanged in the middle of a pass -------------------------------------
+
+    def place_now(self) -> Place | None:
+        """The batch that the loop works on; None where it works on none of the job's."""
+        handout = self.handout
+        if handout is None or self.is_past:
+            return None
+        return Place(handout.view, handout.epoch, handout.step, handout.micro)
+
+    def weight_now(self) -> float:
+        """How much the gradients of that batch count; 0 for a ghost."""
+        return self._gradients.weight
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the attempt at that batch has failed already."""
+        return self._is_void
+
+    @contextmanager
+    def amid_computing(self) -> Iterator[None]:
+        """An exchange before the local gradients are there: its time is none of computing."""
+        self._clock.computed()
+        if self._pacer is not None:
+            self._pacer.pause()
+        try:
+            yield
+        finally:
+            if self._pacer is not None:
+                self._pacer.resume()
+            self._faults.wait(self._clock.exchanged())
+
+    def lose(self, error: ExchangeError) -> None:
+        """Such an exchange failed: the attempt is void."""
+        self._membership.fail(error, self.position)
+        self._void()
 
     # --- optimizer steps -------------------------------------------------------------------------
 
@@ -513,5 +562,7 @@ class Training:
         self._departure.close()
         self._teaming.close()
         self._gradients.close()
+        if self._norms is not None:
+            self._norms.close()
         if self._pacer is not None:
             self._pacer.remove()
