@@ -53,6 +53,8 @@ class Setup:
     """Before the batch of a step, wait until the event log says something."""
     checkpoint: str | None = None
     """A folder for checkpoints, one after every other step."""
+    trap: tuple[int, int, str] | None = None
+    """A worker, and the step at which it dies amid the `forward` or `backward` pass."""
     breaks_off: tuple[int, str] | None = None
     """A worker whose wait for something of the coordinator is broken off, once."""
     dies: dict[int, str] = field(default_factory=dict)
@@ -87,7 +89,7 @@ class Parts:
             num_workers=self.setup.num_workers,
         )
 
-    def prepare(self, *objects: Any, stateful: tuple[Any, ...] = ()) -> Any:
+    def prepare(self, *objects: Any, stateful: tuple[Any, ...] = (), **options: Any) -> Any:
         if self.is_alone:
             return objects
         worker = gangline.runtime.api._job.session.place.worker
@@ -107,6 +109,7 @@ class Parts:
             non_finite="evict" if worker in self.setup.evicting else None,
             checkpoint=self.setup.checkpoint,
             every=2,
+            **options,
         )
 
     def epochs(self) -> Any:
@@ -228,6 +231,22 @@ def plain(parts: Parts) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+def metered(parts: Parts) -> dict[str, Any]:
+    """A mean over the workers, in the middle of every step."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            if not parts.is_alone:
+                gangline.mean(loss, weight=len(y))
+            loss.backward()
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
 def broken_off(parts: Parts) -> dict[str, Any]:
     """Leaves every epoch after its third batch."""
     model = mlp()
@@ -306,6 +325,56 @@ def normalised(parts: Parts) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+class Trap(nn.Module):
+    """Sits between two layers, and kills its worker when the pass of a step comes by."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.spring("forward")
+        if x.requires_grad:
+            x.register_hook(lambda gradient: self.spring("backward"))
+        return x
+
+    def spring(self, place: str) -> None:
+        if self.parts.is_alone or self.parts.setup.trap is None:
+            return
+        victim, step, where = self.parts.setup.trap
+        job = gangline.runtime.api._job
+        handout = job.training.handout
+        is_there = (job.session.place.worker, place) == (victim, where) and handout is not None
+        if is_there and handout.step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def synchronised(parts: Parts) -> dict[str, Any]:
+    """BatchNorm over all workers: what it computes does not depend on who is there."""
+    model = nn.Sequential(
+        nn.Linear(FEATURES, 8),
+        nn.BatchNorm1d(8),
+        nn.ReLU(),
+        Trap(parts),
+        nn.Linear(8, 8),
+        nn.BatchNorm1d(8, momentum=None),
+        nn.ReLU(),
+        nn.Linear(8, CLASSES),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader(), sync_batchnorm=True)
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            loss = F.cross_entropy(model(x), y)
+            if parts.setup.validate and not parts.is_alone:
+                parts.means.append(gangline.mean(loss, weight=len(y)))
+            loss.backward()
+            if parts.is_update():
+                optimizer.step()
+                optimizer.zero_grad()
+    return describe([model], [optimizer])
+
+
 def gan(parts: Parts) -> dict[str, Any]:
     generator, discriminator = nn.Linear(2, FEATURES), mlp()
     opt_g = torch.optim.Adam(generator.parameters(), lr=0.02)
@@ -318,6 +387,8 @@ def gan(parts: Parts) -> dict[str, Any]:
             real = discriminator(x)[:, 0]
             (F.softplus(-real) + F.softplus(discriminator(fake.detach())[:, 0])).mean().backward()
             opt_d.step()
+            if parts.setup.validate and not parts.is_alone:
+                parts.means.append(gangline.mean(fake.mean(), weight=len(fake)))
             opt_g.zero_grad()
             F.softplus(-discriminator(fake)[:, 0]).mean().backward()
             opt_g.step()

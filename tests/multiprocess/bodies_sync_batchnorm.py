@@ -150,7 +150,9 @@ def reference(job: Synced, answers: list[list[Update]]) -> list[Update]:
     x, y, weights, _ = data(job).tensors
     updates = []
     for workers in zip(*answers, strict=True):
-        parts = [sum(of_part, ()) for of_part in zip(*(one.samples for one in workers), strict=True)]
+        parts = [
+            sum(of_part, ()) for of_part in zip(*(one.samples for one in workers), strict=True)
+        ]
         ids = [number for part in parts for number in part]
         for part in parts:
             own = list(part)

@@ -74,6 +74,8 @@ class Training:
         self._loop_epoch = 0
         self._is_in_epoch = False
         self._is_void = False
+        self._is_stale = False
+        """Whether the present batch was cut for a group that is no more."""
         self._clock = StepClock()
         self._pacer, self._probe = instruments.pacer, instruments.probe
         self._checkpointer = instruments.checkpointer
@@ -171,6 +173,7 @@ class Training:
 
     def hand_out(self, handout: Handout, weight: float | Future[float]) -> None:
         self.handout = handout
+        self._is_stale = False
         self._set(handed_out=handout.step, calls=0)
         self._membership.forget(self.position.is_behind)
         self._gradients.start(
@@ -305,6 +308,9 @@ class Training:
         return self._gradients.paused()
 
     def _exchange(self, handout: Handout) -> None:
+        if self._is_stale:
+            self._void()
+            return
         statement = Statement(
             view=handout.view,
             epoch=handout.epoch,
@@ -355,8 +361,8 @@ class Training:
 
     @property
     def is_void(self) -> bool:
-        """Whether the attempt at that batch has failed already."""
-        return self._is_void
+        """Whether the attempt at that batch has failed already, or must fail."""
+        return self._is_void or self._is_stale
 
     @contextmanager
     def amid_computing(self) -> Iterator[None]:
@@ -482,8 +488,13 @@ class Training:
     # --- losing and finding each other -----------------------------------------------------------
 
     def _recover(self) -> None:
-        if self.handout is not None and self._gradients.num_exchanged > self.position.phase:
-            self._void()  # a gradient was exchanged, but not applied: it is lost with the group
+        if self.handout is not None:
+            done = self._gradients.num_exchanged
+            # A gradient that was exchanged, but not applied, is lost with the group. And where nothing
+            # was exchanged, or more is to come, those that were lost had a part of the batch.
+            self._is_stale = True
+            if done == 0 or done > self.position.phase:
+                self._void()
         self._faults.reach("regroup", self.position.step)
         if self._teaming.come_over():
             self.position = Position.at_start()
