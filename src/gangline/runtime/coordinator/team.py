@@ -66,11 +66,6 @@ class Team:
         """Who exchanges with the other teams' leaders."""
         return self.members[0]
 
-    @property
-    def least(self) -> int:
-        """The fewest samples that a step of this team can have."""
-        return max(1, self.minimum) * max(1, len(self.members))
-
     def tell(self, message: FromCoordinator) -> list[Outgoing]:
         """The same message for all members, and for those that are about to enter."""
         return [Outgoing(one, message) for one in self.hub.hellos]
