@@ -101,8 +101,10 @@ def test_the_reference_explains_every_parameter(name: str) -> None:
     for parameter in inspect.signature(getattr(gangline, name)).parameters.values():
         assert re.search(rf"\b{parameter.name}\b", text), parameter.name
         if isinstance(parameter.default, str | int | float):
-            shown = re.escape(json.dumps(parameter.default))
-            assert re.search(rf"\b{parameter.name}: [^=]*= {shown}", text), parameter
+            is_flag = isinstance(parameter.default, bool)
+            shown = str(parameter.default) if is_flag else json.dumps(parameter.default)
+            found = re.search(rf"\b{parameter.name}: [^=]*= {re.escape(shown)}", text)
+            assert found, parameter
 
 
 @pytest.mark.parametrize("verb", verbs())
