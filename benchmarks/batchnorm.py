@@ -77,8 +77,8 @@ def to_markdown(found: dict[str, list[float]], *, samples: int, took_s: float) -
     shown = table(["BatchNorm over", "accuracy by seed (%)", "mean", "deviation"], rows)
     facts = msgspec.json.encode(machine_facts()).decode()
     return (
-        f"{shown}\n\n{samples} images of MNIST, three epochs, global batch {BATCH}, 20 BatchNorm layers; "
-        f"took {took_s:.0f} s. {facts}\n"
+        f"{shown}\n\n{samples} images of MNIST, three epochs, global batch {BATCH}, 20 BatchNorm "
+        f"layers; took {took_s:.0f} s. {facts}\n"
     )
 
 

@@ -36,6 +36,8 @@ class Case:
     scale: float = 1024.0
     sleeps: bool = False
     """Whether the model keeps the device busy while the host goes on."""
+    synced: bool = False
+    """Whether there are BatchNorm layers, which normalise over all workers."""
     keeps_all: bool = True
     """Whether the parameters are kept after every step, or the last ones only."""
 
@@ -66,8 +68,10 @@ def build(case: Case) -> nn.Sequential:
     model = nn.Sequential(
         *([Sleep()] if case.sleeps else []),
         nn.Linear(FEATURES, width),
+        *([nn.BatchNorm1d(width)] if case.synced else []),
         nn.Tanh(),
         nn.Linear(width, width),
+        *([nn.BatchNorm1d(width, momentum=None)] if case.synced else []),
         nn.Tanh(),
         nn.Linear(width, width),
         nn.Tanh(),
@@ -84,8 +88,8 @@ def loader_of(case: Case) -> DataLoader[Any]:
 
 
 def flat_parameters(model: nn.Module) -> Tensor:
-    """All parameters in one row of host memory."""
-    return torch.cat([p.detach().double().cpu().flatten() for p in model.parameters()])
+    """All parameters and buffers in one row of host memory."""
+    return torch.cat([p.detach().double().cpu().flatten() for p in model.state_dict().values()])
 
 
 def train(case: Case) -> Outcome:
@@ -111,6 +115,7 @@ def _train(case: Case, device: torch.device, *, is_worker: bool) -> Outcome:
             global_batch=case.batch,
             shares=case.shares,
             stateful=[scaler],
+            sync_batchnorm=case.synced,
         )
     history, sizes = [], []
     for _ in range(case.epochs):
