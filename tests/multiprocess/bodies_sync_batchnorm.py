@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import io
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -275,6 +276,20 @@ def compiled(job: Synced) -> list[Update]:
         optimizer.zero_grad()
         updates.append(Update((tuple(ids.tolist()),), gradients, state_of(model)))
     return updates
+
+
+def one_is_slow(job: Synced, sleep_s: float) -> None:
+    """One worker takes long between two layers; the others wait for its statistics."""
+    model, optimizer, loader = prepared(job, build(job))
+
+    def dawdle(*args: Any) -> None:
+        time.sleep(sleep_s if gangline.rank() == 1 else 0.0)
+
+    model[5].register_forward_hook(dawdle)
+    for x, y, weights, _ in loader:
+        loss_of(job, model(x), y, weights).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def drift_by_a_layer(job: Synced) -> None:

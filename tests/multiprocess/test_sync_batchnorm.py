@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,12 +20,15 @@ from bodies_sync_batchnorm import (
     drift_by_a_layer,
     drift_by_a_pass,
     evaluation_is_local,
+    one_is_slow,
     outside_of_steps_is_local,
     reference,
     run_synced,
     statistics_without_gradients,
 )
 
+from gangline.eventlog import read_run
+from gangline.spec.event import StepDone
 from gangline.testing import WorkerError
 
 if TYPE_CHECKING:
@@ -136,6 +140,19 @@ def test_layers_are_torch_s_again_when_the_job_is_over(worker_pool: WorkerPool) 
 def test_a_compiled_model_equals_one_process(worker_pool: WorkerPool) -> None:
     job = Synced(shares=(2.0, 1.0), samples=16, epochs=1)
     check(worker_pool.run(compiled, 2, args=(job,), deadline_s=90), job)
+
+
+def test_waiting_for_statistics_is_no_computing(worker_pool: WorkerPool) -> None:
+    """Else all workers would seem as slow as the slowest, and shares could not follow speeds."""
+    worker_pool.run(one_is_slow, 3, args=(Synced(epochs=1, samples=40), 0.2))
+    steps = [event for event in read_run(worker_pool.run_dir) if isinstance(event, StepDone)]
+    computed, exchanged = (
+        [median(getattr(e, name) for e in steps if e.worker == worker) for worker in range(3)]
+        for name in ("compute_s", "exchange_s")
+    )
+    assert computed[1] > 0.2
+    assert max(computed[0], computed[2]) < 0.1
+    assert min(exchanged[0], exchanged[2]) > 0.1
 
 
 @pytest.mark.parametrize("body", [drift_by_a_layer, drift_by_a_pass])
