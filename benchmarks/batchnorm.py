@@ -15,15 +15,15 @@ from statistics import mean, stdev
 
 import msgspec
 
-from batchnorm_worker import Case, alone, work
+from batchnorm_worker import Case, train
 from gangline.testing import WorkerPool
 from harness import RESULTS, machine_facts
 from paced_teams import table
 
 BATCH = 32
 DEADLINE_S = 600.0
-CONTENDERS: dict[str, tuple[tuple[float, ...] | None, dict[str, object]]] = {
-    "one process": (None, {}),
+CONTENDERS: dict[str, tuple[tuple[float, ...], dict[str, object]]] = {
+    "one process": ((1.0,), {}),
     "three equal workers": ((1.0, 1.0, 1.0), {}),
     "shares 28, 2, 2": ((28.0, 2.0, 2.0), {}),
     "shares 28, 2, 2 with min_share=8: 16, 8, 8": ((28.0, 2.0, 2.0), {"min_share": 8}),
@@ -55,9 +55,7 @@ def main() -> None:
                     shares=shares,
                     options=more,
                 )
-                workers = 1 if shares is None else len(shares)
-                body = alone if shares is None else work
-                (accuracy, *_) = pool.run(body, workers, args=(case,), deadline_s=DEADLINE_S)
+                (accuracy, *_) = pool.run(train, len(shares), args=(case,), deadline_s=DEADLINE_S)
                 found[name].append(accuracy)
                 print(f"seed {seed}, {name}: {accuracy:.1f} %", flush=True)
     text = to_markdown(found, samples=samples, took_s=time.monotonic() - began_s)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small residual network with BatchNorm on MNIST, as a worker or alone, and tests it."""
+"""A worker that trains a small residual network with BatchNorm on MNIST, and tests it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     epochs: int
     batch: int
     tested: int
-    shares: tuple[float, ...] | None = None
+    shares: tuple[float, ...]
     options: dict[str, Any] = {}
     """More options of `prepare`."""
 
@@ -84,7 +84,7 @@ def digits(folder: str, split: str, count: int) -> TensorDataset:
     return TensorDataset(F.avg_pool2d(pixels.view(-1, 1, 28, 28), 2), images.labels[:count])
 
 
-def train(case: Case, *, is_alone: bool) -> float:
+def train(case: Case) -> float:
     """The accuracy on the test set, in percent."""
     torch.set_num_threads(1)
     torch.manual_seed(case.seed)
@@ -98,12 +98,11 @@ def train(case: Case, *, is_alone: bool) -> float:
         shuffle=True,
         drop_last=True,
     )
-    if not is_alone:
-        warnings.simplefilter("ignore", UserWarning)  # small shares are the point here
-        gangline.init()
-        model, optimizer, loader = gangline.prepare(
-            model, optimizer, loader, shares=case.shares, **case.options
-        )
+    warnings.simplefilter("ignore", UserWarning)  # small shares are the point here
+    gangline.init()
+    model, optimizer, loader = gangline.prepare(
+        model, optimizer, loader, shares=case.shares, **case.options
+    )
     for _ in range(case.epochs):
         for x, y in loader:
             optimizer.zero_grad()
@@ -113,13 +112,3 @@ def train(case: Case, *, is_alone: bool) -> float:
     x, y = digits(case.data, "t10k", case.tested).tensors
     with torch.no_grad():
         return 100 * float((model(x).argmax(1) == y).float().mean())
-
-
-def work(case: Case) -> float:
-    """As a worker."""
-    return train(case, is_alone=False)
-
-
-def alone(case: Case) -> float:
-    """In plain torch, in the only process."""
-    return train(case, is_alone=True)
