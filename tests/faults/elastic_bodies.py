@@ -59,6 +59,8 @@ class Setup:
     """A folder for checkpoints, one after every other step."""
     timeout_s: float = 40.0
     """How long an exchange may wait for another worker."""
+    trap: tuple[int, int, str] | None = None
+    """A worker, and the step at which it dies amid the `forward` or `backward` pass."""
     breaks_off: tuple[int, str] | None = None
     """A worker whose wait for something of the coordinator is broken off, once."""
     call: str = ""
@@ -110,7 +112,7 @@ class Parts:
             generator=torch.Generator().manual_seed(9) if self.setup.order == "generator" else None,
         )
 
-    def prepare(self, *objects: Any, stateful: tuple[Any, ...] = ()) -> Any:
+    def prepare(self, *objects: Any, stateful: tuple[Any, ...] = (), **options: Any) -> Any:
         if self.is_alone:
             return objects
         worker = gangline.runtime.api._job.session.place.worker
@@ -130,6 +132,7 @@ class Parts:
             non_finite="evict" if worker in self.setup.evicting else None,
             checkpoint=self.setup.checkpoint,
             every=2,
+            **options,
         )
         if self.setup.hangs_in_order is not None and worker == self.setup.hangs_in_order[0]:
             hang_in_order(worker, epoch=self.setup.hangs_in_order[1])
@@ -376,6 +379,22 @@ def averaging(parts: Parts) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+def metered(parts: Parts) -> dict[str, Any]:
+    """A mean over the workers, in the middle of every step."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            if not parts.is_alone:
+                gangline.mean(loss, weight=len(y))
+            loss.backward()
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
 def broken_off(parts: Parts) -> dict[str, Any]:
     """Leaves every epoch after its third batch."""
     model = mlp()
@@ -512,6 +531,56 @@ def measures_first(parts: Parts) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+class Trap(nn.Module):
+    """Sits between two layers, and kills its worker when the pass of a step comes by."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.spring("forward")
+        if x.requires_grad:
+            x.register_hook(lambda gradient: self.spring("backward"))
+        return x
+
+    def spring(self, place: str) -> None:
+        if self.parts.is_alone or self.parts.setup.trap is None:
+            return
+        victim, step, where = self.parts.setup.trap
+        job = gangline.runtime.api._job
+        handout = job.training.handout
+        is_there = (job.session.place.worker, place) == (victim, where) and handout is not None
+        if is_there and handout.step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def synchronised(parts: Parts) -> dict[str, Any]:
+    """BatchNorm over all workers: what it computes does not depend on who is there."""
+    model = nn.Sequential(
+        nn.Linear(FEATURES, 8),
+        nn.BatchNorm1d(8),
+        nn.ReLU(),
+        Trap(parts),
+        nn.Linear(8, 8),
+        nn.BatchNorm1d(8, momentum=None),
+        nn.ReLU(),
+        nn.Linear(8, CLASSES),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader(), sync_batchnorm=True)
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            loss = F.cross_entropy(model(x), y)
+            if parts.setup.validate and not parts.is_alone:
+                parts.means.append(gangline.mean(loss, weight=len(y)))
+            loss.backward()
+            if parts.is_update():
+                optimizer.step()
+                optimizer.zero_grad()
+    return describe([model], [optimizer])
+
+
 def gan(parts: Parts) -> dict[str, Any]:
     generator, discriminator = nn.Linear(2, FEATURES), mlp()
     opt_g = torch.optim.Adam(generator.parameters(), lr=0.02)
@@ -524,6 +593,8 @@ def gan(parts: Parts) -> dict[str, Any]:
             real = discriminator(x)[:, 0]
             (F.softplus(-real) + F.softplus(discriminator(fake.detach())[:, 0])).mean().backward()
             opt_d.step()
+            if parts.setup.validate and not parts.is_alone:
+                parts.means.append(gangline.mean(fake.mean(), weight=len(fake)))
             opt_g.zero_grad()
             F.softplus(-discriminator(fake)[:, 0]).mean().backward()
             opt_g.step()

@@ -170,6 +170,7 @@ def judge(
 ) -> None:
     """Asserts what must hold however a job was tormented: nothing lost, nobody else harmed."""
     killed = {fault.worker for fault in faults if fault.kind == "kill"}
+    killed |= set() if setup.trap is None else {setup.trap[0]}
     expected = [-signal.SIGKILL if w in killed else 0 for w in range(len(outcome.exit_codes))]
     assert outcome.exit_codes == expected, _report(outcome)
     assert outcome.fired() == sorted((f.worker, f.kind, f.place) for f in faults)

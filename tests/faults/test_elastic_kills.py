@@ -50,6 +50,14 @@ def test_the_others_go_on_when_a_worker_is_killed_in_validation(tmp_path: Path) 
     assert len(means[0]) == setup.epochs
 
 
+@pytest.mark.parametrize("loop", ["metered", "gan"])
+def test_no_sample_is_lost_when_a_worker_is_killed_in_a_mean_amid_a_step(
+    tmp_path: Path, loop: str
+) -> None:
+    setup, faults = Setup(loop=loop, validate=True), [kill(1, 4, "call")]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
 @pytest.mark.parametrize(("victim", "step"), [(1, 3), (0, 7)], ids=["an epoch", "the job"])
 def test_the_others_go_on_when_a_worker_is_killed_at_the_end_of(
     tmp_path: Path, victim: int, step: int

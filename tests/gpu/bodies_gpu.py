@@ -38,6 +38,8 @@ class Case:
     """Whether the model keeps the device busy while the host goes on."""
     is_ahead: bool = False
     """Whether the next batch is copied to the device before the present one is computed."""
+    synced: bool = False
+    """Whether there are BatchNorm layers, which normalise over all workers."""
     keeps_all: bool = True
     """Whether the parameters are kept after every step, or the last ones only."""
 
@@ -68,8 +70,10 @@ def build(case: Case) -> nn.Sequential:
     model = nn.Sequential(
         *([Sleep()] if case.sleeps else []),
         nn.Linear(FEATURES, width),
+        *([nn.BatchNorm1d(width)] if case.synced else []),
         nn.Tanh(),
         nn.Linear(width, width),
+        *([nn.BatchNorm1d(width, momentum=None)] if case.synced else []),
         nn.Tanh(),
         nn.Linear(width, width),
         nn.Tanh(),
@@ -86,8 +90,8 @@ def loader_of(case: Case) -> DataLoader[Any]:
 
 
 def flat_parameters(model: nn.Module) -> Tensor:
-    """All parameters in one row of host memory."""
-    return torch.cat([p.detach().double().cpu().flatten() for p in model.parameters()])
+    """All parameters and buffers in one row of host memory."""
+    return torch.cat([p.detach().double().cpu().flatten() for p in model.state_dict().values()])
 
 
 def on_device(loader: Any, device: torch.device, *, is_ahead: bool) -> Any:
@@ -124,6 +128,7 @@ def _train(case: Case, device: torch.device, *, is_worker: bool) -> Outcome:
             global_batch=case.batch,
             shares=case.shares,
             stateful=[scaler],
+            sync_batchnorm=case.synced,
         )
     history, sizes = [], []
     for _ in range(case.epochs):

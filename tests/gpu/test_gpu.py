@@ -88,6 +88,24 @@ def test_the_gradient_is_one_process_s_when_gloo_joins_cpu_and_gpu(worker_pool: 
     check_exact(worker_pool, case, transport="gloo")
 
 
+@pytest.mark.parametrize("devices", [(GPU, CPU, CPU), (GPU, GPU)], ids=str)
+@pytest.mark.parametrize("transport", ["wire", "gloo"])
+def test_batch_statistics_are_one_process_s_when_a_worker_has_a_gpu(
+    devices: tuple[str, ...], transport: str, worker_pool: WorkerPool
+) -> None:
+    case = Case(
+        devices=devices, shares=(5.0, 2.0, 1.0)[: len(devices)], dtype=torch.float64, synced=True
+    )
+    check_exact(worker_pool, case, transport=transport)
+
+
+def test_batch_statistics_of_half_precision_stay_equal(worker_pool: WorkerPool) -> None:
+    case = Case(devices=(GPU, GPU), shares=(3.0, 1.0), half=True, synced=True)
+    first, second = worker_pool.run(train, 2, args=(case,), deadline_s=120)
+    assert first.parameters.isfinite().all()
+    assert torch.equal(first.parameters, second.parameters)
+
+
 def test_workers_sharing_a_gpu_are_bit_equal_when_they_have_trained(
     worker_pool: WorkerPool,
 ) -> None:

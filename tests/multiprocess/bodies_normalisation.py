@@ -8,6 +8,8 @@ and the running statistics are the mean of the shares' statistics, both weighted
 from __future__ import annotations
 
 import copy
+import time
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,6 +172,23 @@ def statistics_without_weight() -> dict[str, torch.Tensor]:
         loss_of(model, x, y, "mean").backward()
         optimizer.step()
     return state_of(model)
+
+
+def shares_of_unlike_workers(shares: tuple[float, ...] | None, slow: int) -> list[str]:
+    """Trains until the shares have followed the speeds; returns the warnings."""
+    gangline.init(timeout_s=TIMEOUT_S)
+    model = build(Normalised())
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader: Any = DataLoader(vectors(32 * 40), batch_size=32)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model, optimizer, loader = gangline.prepare(model, optimizer, loader, shares=shares)
+        for x, y in loader:
+            time.sleep((0.004 if gangline.rank() == slow else 0.0005) * len(x))
+            optimizer.zero_grad()
+            loss_of(model, x, y, "mean").backward()
+            optimizer.step()
+    return [str(one.message) for one in caught]
 
 
 def share_of_one() -> list[int]:

@@ -12,9 +12,12 @@ from bodies_normalisation import (
     reference,
     run_normalised,
     share_of_one,
+    shares_of_unlike_workers,
     statistics_without_weight,
 )
 
+from gangline.eventlog import read_run
+from gangline.spec.event import Decision, ViewAdopted
 from gangline.testing import WorkerError
 
 if TYPE_CHECKING:
@@ -68,6 +71,29 @@ def test_a_ghost_does_not_disturb_the_statistics(
 def test_statistics_stay_finite_when_no_sample_counts(worker_pool: WorkerPool) -> None:
     for state in worker_pool.run(statistics_without_weight, 2):
         assert bool((state["1.running_var"] > 0.1).all()), "0 would be no statistics at all"
+
+
+def test_no_worker_has_too_few_samples_when_speeds_are_unlike(worker_pool: WorkerPool) -> None:
+    """By speed the slow worker would get 2 of 32 samples, or 3."""
+    answers = worker_pool.run(shares_of_unlike_workers, 3, args=(None, 2))
+    adopted = [e for e in read_run(worker_pool.run_dir) if isinstance(e, ViewAdopted)]
+    assert adopted[-1].shares[2] == 8, [event.shares for event in adopted]
+    assert min(min(event.shares) for event in adopted) == 8
+    assert answers == [[], [], []]
+
+
+def test_small_shares_that_somebody_chose_are_kept_and_warned_of(worker_pool: WorkerPool) -> None:
+    first, *others = worker_pool.run(shares_of_unlike_workers, 3, args=((28.0, 2.0, 2.0), -1))
+    (warning,) = first
+    assert (
+        "Sequential has 1 BatchNorm layer, and the shares are 28, 2, 2 of a batch of 32" in warning
+    )
+    assert others == [[], []]
+    events = list(read_run(worker_pool.run_dir))
+    (adopted,) = (event for event in events if isinstance(event, ViewAdopted))
+    assert adopted.shares == [28, 2, 2]
+    decisions = [e for e in events if isinstance(e, Decision) and e.what == "small_shares"]
+    assert [decision.reason for decision in decisions] == [warning]
 
 
 def test_a_share_of_one_is_refused_when_the_model_has_batch_norm(worker_pool: WorkerPool) -> None:

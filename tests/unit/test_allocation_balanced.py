@@ -110,6 +110,10 @@ def test_a_worker_gets_its_minimum_only_when_its_fixed_cost_is_above_the_optimum
     assert balanced(200, [0, 0, 50], [1, 1, 0.01]).tolist() == [50, 50, 100]
 
 
+def test_a_ceiling_below_the_minimum_holds():
+    assert balanced(32, 0, [1, 1, 1], minimum=8, maximum=[32, 6, 32]).tolist() == [13, 6, 13]
+
+
 def test_a_ceiling_sends_the_rest_to_the_others():
     assert balanced(100, 0, [1, 1, 1], maximum=[10, 100, 100]).tolist() == [10, 45, 45]
     assert balanced(30, 0, [1, 1, 1], maximum=10).tolist() == [10, 10, 10]
@@ -191,9 +195,9 @@ def test_ten_thousand_workers_are_cut_exactly():
         pytest.param((50, 0, [1] * 9), {"maximum": 5}, "at most 45 in all", id="many ceilings"),
         pytest.param(
             (5, 0, [1, 1]),
-            {"minimum": 2, "maximum": [5, 1]},
-            "worker 1 must get at least 2 and at most 1 samples",
-            id="ceiling below minimum",
+            {"minimum": 2, "maximum": [5, -1]},
+            "worker 1 must get at least 2 and at most -1 samples",
+            id="ceiling below 0",
         ),
         pytest.param((5, 0, [1]), {"minimum": -1}, "worker 0 must get at least -1", id="minimum"),
     ],

@@ -88,6 +88,19 @@ def test_time_outside_a_step_is_not_paced() -> None:
     assert pacer.report().cpu_s == pytest.approx(1.0)
 
 
+def test_a_pause_within_a_step_is_not_paced() -> None:
+    machine = FakeMachine()
+    pacer = paced_on(machine, 0.5)
+    pacer.begin()
+    for _ in range(2):
+        machine.compute(1.0)
+        pacer.pause()
+        machine.compute(5.0)
+        pacer.resume()
+    pacer.settle()
+    assert pacer.report().cpu_s == pytest.approx(2.0)
+
+
 def test_a_step_with_two_backward_passes_settles_twice() -> None:
     machine = FakeMachine()
     pacer = paced_on(machine, 0.5)

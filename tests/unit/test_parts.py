@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.control import ControlOptions, ControlState, StepMeasured, WorkersJoined, decide
-from gangline.control.parts import divide, divide_by_speed, is_worth_changing
+from gangline.control.parts import divide, divide_by_speed, is_worth_changing, least_parts
 from gangline.spec.errors import UsageError
 
 SPEEDS = st.dictionaries(st.integers(0, 9), st.floats(1e-3, 1e3), min_size=1, max_size=6)
@@ -50,6 +50,13 @@ def test_a_batch_that_is_too_small_is_refused_with_the_numbers() -> None:
         match="a global batch of 3 cannot be divided among 2 teams that need 4 samples at least",
     ):
         divide(3, {0: 1.0, 1: 1.0}, {0: 2, 1: 2})
+
+
+def test_each_worker_of_a_team_has_the_least_share_where_the_batch_has_room() -> None:
+    assert least_parts(32, {0: 1, 1: 2}, minimum=8) == {0: 8, 1: 16}
+    assert least_parts(32, {0: 1, 1: 4}, minimum=8) == {0: 6, 1: 24}, "two have joined"
+    assert least_parts(3, {0: 1, 1: 1}, minimum=2) == {0: 2, 1: 2}, "the batch is too small"
+    assert least_parts(3, {0: 2, 1: 2}, minimum=1) == {0: 2, 1: 2}, "the batch is too small"
 
 
 def team(members: tuple[int, ...], per_sample_s: dict[int, float], *, steps: int) -> ControlState:

@@ -30,7 +30,7 @@ from gangline.runtime import api
 from gangline.runtime.job import Job
 from gangline.runtime.order import SequentialOrder
 from gangline.runtime.prepared import Prepared
-from gangline.runtime.refusals import check_apart
+from gangline.runtime.refusals import check_apart, check_models
 from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.spec.sync import parse_sync
 from gangline.spec.view import Whole
@@ -67,7 +67,9 @@ def refuse_model(model: nn.Module, match: str, kind: type[Exception] = Unsupport
 
 def test_sync_batch_norm_is_refused_and_the_layer_named() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.SyncBatchNorm(4))
-    refuse_model(model, r"module '1' is a SyncBatchNorm.*use BatchNorm .*GroupNorm or LayerNorm")
+    match = r"module '1' is a SyncBatchNorm.*sync_batchnorm=True.*plain BatchNorm.*GroupNorm"
+    refuse_model(model, match)
+    check_models([model], sync_batchnorm=True)
 
 
 def test_data_parallel_is_refused() -> None:

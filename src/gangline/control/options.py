@@ -23,7 +23,7 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     allocation: str = "balanced"
     """The policy that cuts the global batch; `planning.allocation.ALLOCATIONS` lists them."""
     minimum: int = 1
-    """The least share of a worker: 1, or 2 where BatchNorm needs more than one sample."""
+    """The least share of a worker: 1, or more where BatchNorm needs it."""
     minimum_gain: float = 0.02
     """`balanced`: how much shorter a step must get, at least, for a new cut to be worth it."""
     recut_steps: int = 100

@@ -47,6 +47,17 @@ def divide(
     return dict(zip(teams, parts.tolist(), strict=True))
 
 
+def least_parts(global_batch: int, workers: Mapping[int, int], *, minimum: int) -> dict[int, int]:
+    """The fewest samples of each team, by its number of workers: `minimum` for each of them.
+
+    More may have joined than the batch has room for. Then it is less for each, but no less than the 2
+    samples that BatchNorm needs, if `minimum` is as much.
+    """
+    room = global_batch // max(1, sum(workers.values()))
+    each = max(1, min(minimum, max(room, 2)))
+    return {team: each * max(1, count) for team, count in workers.items()}
+
+
 def divide_by_speed(global_batch: int, teams: Mapping[int, ControlState]) -> dict[int, int] | None:
     """Each team's samples per step by what was measured of its members; None where that is little.
 

@@ -128,6 +128,15 @@ class Pacer:
         self._is_computing = True
         self._mark()
 
+    def pause(self) -> None:
+        """What follows, until `resume`, is not computing."""
+        if self._is_computing:
+            self._charge()
+
+    def resume(self) -> None:
+        """Computing goes on."""
+        self._mark()
+
     def settle(self) -> None:
         """Pays what is left, however little: after this, the step was as slow as it had to be.
 

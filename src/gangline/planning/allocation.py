@@ -46,7 +46,7 @@ class AllocationProblem(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     max_samples: Shares
     """The greatest share that fits into memory."""
     minimum: int = 1
-    """The least share: 1, or 2 where BatchNorm needs more than one sample."""
+    """The least share: 1, or more where BatchNorm needs it."""
 
 
 Allocation: TypeAlias = Callable[[AllocationProblem, np.random.Generator], Shares]

@@ -21,6 +21,7 @@ def fit_bounds(
 ) -> tuple[Shares, Shares]:
     """The least and the greatest share of each worker, such that `total` samples fit between.
 
+    A ceiling below the minimum holds: what does not fit into memory cannot be computed.
     Where `total` is too small to give everybody the minimum, the workers with the lowest `cost`
     take part, as many as the minimum allows, and the others get nothing. The first of them takes
     part in any case, even where `total` alone is below its minimum: the samples must go somewhere.
@@ -34,6 +35,7 @@ def fit_bounds(
     limit = max(total, int(least.max())) if maximum is None else maximum
     most = np.array(np.broadcast_to(np.asarray(limit, dtype=np.int64), count))
     _check_each(least, most)
+    least = np.minimum(least, most)
     if least.sum() > total:
         order = np.argsort(cost, kind="stable")
         out = order[np.cumsum(least[order]) > total]
@@ -49,12 +51,12 @@ def fit_bounds(
 
 
 def _check_each(least: Shares, most: Shares) -> None:
-    wrong = np.flatnonzero((least < 0) | (most < least))
+    wrong = np.flatnonzero((least < 0) | (most < 0))
     if len(wrong):
         i = int(wrong[0])
         raise UsageError(
             f"worker {i} must get at least {least[i]} and at most {most[i]} samples, which cannot "
-            "be; the minimum must not be negative, nor above the ceiling"
+            "be; neither may be negative"
         )
 
 

@@ -72,6 +72,8 @@ def prepare(
     shares: Sequence[float] | None = None,
     allocation: str | None = None,
     max_share: int | None = None,
+    min_share: int | None = None,
+    sync_batchnorm: bool = False,
     checkpoint: str | Path | None = None,
     every: int = DEFAULT_EVERY,
     keep: int = DEFAULT_KEEP,
@@ -95,6 +97,10 @@ def prepare(
     - `allocation`: who gets how much where no shares are given: "balanced" (the default) follows the
       measured speeds; "equal", "random", "kqv" and "kqv-normalised" are there to compare with.
     - `max_share`: the most samples that this worker's memory can hold at once.
+    - `min_share`: the fewest samples that an allocation gives a worker. Default: 1; with BatchNorm that
+      is not synchronised, 8 in each forward pass, as far as the global batch goes.
+    - `sync_batchnorm`: BatchNorm layers normalise by the samples of all workers, so that the result is
+      that of one process with any shares. Default: each worker normalises by its own.
     - `checkpoint`: a folder in which rank 0 keeps the whole state, in the background, after every
       `every` steps; the newest `keep` stay.
     - `resume`: go on from the newest good checkpoint in that folder, if there is one (default: what
@@ -122,6 +128,8 @@ def prepare(
         shares=None if shares is None else tuple(shares),
         allocation=allocation,
         max_share=max_share,
+        min_share=min_share,
+        sync_batchnorm=sync_batchnorm,
         checkpoint=None
         if checkpoint is None
         else CheckpointOptions(folder=Path(checkpoint), every=every, keep=keep),

@@ -96,6 +96,10 @@ class Faults:
         """Computing begins: from here on a slow worker is slow."""
         self._computing_since_s = time.perf_counter()
 
+    def wait(self, waited_s: float) -> None:
+        """So long nothing was computed: a slow worker is not slower for it."""
+        self._computing_since_s += waited_s
+
     def drag(self) -> None:
         """The local gradient is there: a slow worker takes the time that it would have taken."""
         if self._step >= self._slow_until:

@@ -111,6 +111,16 @@ class FetchedBatches:
         return present if self._lag > 0 else self.newest
 
     @property
+    def forwarded(self) -> Fetched | None:
+        """The batch that a forward pass is of."""
+        present = self.present
+        if present is None or self._recognised is not None or not self.ahead:
+            return self._recognised or present
+        if present.is_worked:
+            return self.ahead[0] if present.is_left or self.is_complete else present
+        return present if self._lag > 0 else self.newest
+
+    @property
     def is_over(self) -> bool:
         """Whether the loop, which comes for another batch, is done with the present one."""
         present = self.present

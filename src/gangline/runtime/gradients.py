@@ -49,10 +49,32 @@ if TYPE_CHECKING:
     from gangline.runtime.communicator import Communicator
 
 
+def resolved(weight: float | Future[float]) -> float:
+    """A batch's weight, when it is known; 0 where the total could not be had.
+
+    Then the exchange of the units fails, too, and voids the attempt.
+    """
+    if not isinstance(weight, Future):
+        return weight
+    try:
+        return weight.result()
+    except ExchangeError:
+        return 0.0
+
+
 class Gradients:
     """The gradient of the prepared models: hooks, units and their exchange."""
 
-    def __init__(self, layout: Layout, buffers: Buffers, communicator: Communicator) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        buffers: Buffers,
+        communicator: Communicator,
+        *,
+        is_eager: bool = True,
+    ) -> None:
+        """Eager: units are sent while the backward pass goes on; else when it is over."""
+        self._is_eager = is_eager
         self._layout = layout
         self._units = layout.units
         self._slots = layout.slots
@@ -124,6 +146,16 @@ class Gradients:
     def is_replaying(self) -> bool:
         """Whether what the loop does now was done before: its `step()` must change nothing."""
         return self._is_void or (self._num_done > 0 and self._phase <= self._num_done)
+
+    @property
+    def weight(self) -> float:
+        """How much the present batch's gradients count; waits where the total is on its way."""
+        return self._resolved_weight()
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward pass is under way."""
+        return self._in_backward
 
     def void(self) -> None:
         """The attempt at this batch failed: its gradients are zero, and no more are exchanged.
@@ -303,7 +335,7 @@ class Gradients:
             self._pending[unit.index] -= 1
             if self._pending[unit.index] == 0:
                 self._collect(unit, unit.small_slots)
-                if self._is_sending:
+                if self._is_sending and self._is_eager:
                     self._send_ready()
 
     def _collect(self, unit: Unit, slots: list[Slot]) -> None:
@@ -357,11 +389,7 @@ class Gradients:
 
     def _resolved_weight(self) -> float:
         if self._weight_future is not None:
-            try:
-                self._weight = self._weight_future.result()
-            except ExchangeError:
-                self._weight = 0.0  # the exchange of the units fails too, and voids the attempt
-            self._weight_future = None
+            self._weight, self._weight_future = resolved(self._weight_future), None
         return self._weight
 
     # --- sending ---------------------------------------------------------------------------------

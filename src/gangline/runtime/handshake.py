@@ -40,6 +40,8 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
     buffers: tuple[str, ...]
     optimizers: tuple[str, ...]
     shares: tuple[float, ...] | None
+    min_share: int | None = None
+    sync_batchnorm: bool = False
     stateful: tuple[str, ...]
 
     def traits(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from gangline.emulation.pacing import Pacer
+    from gangline.runtime.batch_statistics import ShareWatch
     from gangline.runtime.checkpoint import Checkpointer
     from gangline.runtime.faults import Faults
     from gangline.runtime.metrics import MetricsProbe
@@ -21,3 +22,4 @@ class Instruments(NamedTuple):
     faults: Faults | None = None
     checkpointer: Checkpointer | None = None
     reduction: ReductionCheck | None = None
+    shares: ShareWatch | None = None

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 import gangline
 from gangline.emulation.pacing import Pacer, pace
 from gangline.planning.allocation import check_allocation
+from gangline.runtime.batch_statistics import Normalisation, ShareWatch
 from gangline.runtime.checkpoint import Checkpointer, CheckpointOptions
 from gangline.runtime.checkpoint_files import CheckpointFolder
 from gangline.runtime.faults import Faults
@@ -46,6 +46,7 @@ from gangline.runtime.refusals import (
 from gangline.runtime.resuming import Source, Start, agree_on_start
 from gangline.runtime.selfprobe import ProbeSchedule, tell_workload
 from gangline.runtime.session import Session, now
+from gangline.runtime.sync_batchnorm import batch_norms, check_synchronisable
 from gangline.runtime.training import Training
 from gangline.runtime.views import ViewSchedule
 from gangline.spec import View
@@ -79,6 +80,8 @@ class Options:
     shares: tuple[float, ...] | None
     allocation: str | None
     max_share: int | None
+    min_share: int | None = None
+    sync_batchnorm: bool = False
     checkpoint: CheckpointOptions | None = None
     resume: bool | None = None
     non_finite: str | None = None
@@ -101,6 +104,14 @@ class Options:
             check_allocation(self.allocation)
         if self.max_share is not None and self.max_share < 1:
             raise UsageError(f"max_share is a number of samples, at least 1, not {self.max_share}")
+        if self.min_share is not None:
+            if self.min_share < 1:
+                raise UsageError(f"min_share is at least 1 sample, not {self.min_share}")
+            if self.max_share is not None and self.max_share < self.min_share:
+                raise UsageError(
+                    f"max_share={self.max_share} is below min_share={self.min_share}: a worker cannot "
+                    "have fewer samples than the least share"
+                )
         for item in self.stateful:
             if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
                 raise UsageError(
@@ -119,8 +130,9 @@ class Request:
     batching: Batching
     global_batch: int
     """Samples per update; about, where the loader's batches have sizes of their own."""
-    minimum: int
-    """The least share that is not 0."""
+    normalisation: Normalisation
+    least_share: int
+    """What an allocation gives at least to whoever takes part."""
     allocation: str
     shares: tuple[float, ...] | None
 
@@ -165,7 +177,7 @@ def set_up(
         layout,
         introduction=introduction,
         views=_schedule(session, request, view),
-        instruments=instruments,
+        instruments=instruments._replace(shares=ShareWatch(session, request.normalisation)),
         refounding=_refounding(session, request, introduction),
     )
     _begin(session, training, view, start)
@@ -189,7 +201,7 @@ def _schedule(session: Session, request: Request, view: View) -> ViewSchedule:
         return ViewSchedule(view, session.client)
     size = _gradient_bytes(request.prepared.models)
     session.record(tell_workload(global_batch=request.global_batch, gradient_bytes=size, t=now()))
-    return ProbeSchedule(view, steps=steps, minimum=request.minimum)
+    return ProbeSchedule(view, steps=steps, minimum=request.normalisation.fewest)
 
 
 def _begin(session: Session, training: Training, view: View, start: Start | None) -> None:
@@ -211,7 +223,7 @@ def _first_step(start: Start | None) -> int:
 
 def _check(session: Session, objects: Sequence[Any], options: Options) -> Request:
     models, optimizers, loader = sort_objects(objects)
-    check_models(models)
+    check_models(models, sync_batchnorm=options.sync_batchnorm)
     check_optimizers(
         optimizers,
         models,
@@ -231,9 +243,13 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
     shares = options.shares or session.place.shares
     if shares is not None and not session.is_late:
         _check_shares(shares, session.group.size)
-    has_batch_norm = any(isinstance(m, _BatchNorm) for model in models for m in model.modules())
-    if has_batch_norm:
-        _check_batch_norm(global_batch, session.group.size)
+    normalisation = _normalisation(models, options)
+    evicts_wrong = (options.non_finite or session.place.non_finite) == "evict"
+    if evicts_wrong and options.sync_batchnorm and normalisation.num_layers:
+        raise UnsupportedError(
+            'non_finite="evict" cannot go with sync_batchnorm=True: a value that is not finite reaches '
+            'all workers by the statistics, and the gradients do not show whose it was. Use "keep"'
+        )
     return Request(
         prepared=Prepared(
             models=models,
@@ -241,13 +257,15 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
             stateful=options.stateful,
             generators=generators_of(loader),
             sync=options.sync or session.place.sync,
-            evicts_wrong=(options.non_finite or session.place.non_finite) == "evict",
+            sync_batchnorm=options.sync_batchnorm and normalisation.num_layers > 0,
+            evicts_wrong=evicts_wrong,
         ),
         loader=loader,
         options=options,
         batching=batching,
         global_batch=global_batch,
-        minimum=2 if has_batch_norm else 1,
+        normalisation=normalisation,
+        least_share=_least_share(session, options, normalisation, global_batch, shares is not None),
         allocation=options.allocation or session.place.allocation or DEFAULT_ALLOCATION,
         shares=shares,
     )
@@ -262,7 +280,7 @@ def _share(request: Request, training: Training, seed: int) -> ShareLoader:
         global_batch=request.global_batch,
         num_micros=request.options.accumulate,
         drop_last=request.batching.drop_last,
-        minimum=request.minimum,
+        minimum=request.normalisation.fewest,
     )
     return ShareLoader(
         rebuild(loader, sampler),
@@ -279,7 +297,7 @@ def _reduction_check(request: Request) -> ReductionCheck | None:
     return ReductionCheck(
         request.options.reduction,
         models=request.prepared.models,
-        minimum=request.minimum,
+        minimum=request.normalisation.fewest,
         order=request.order.name,
     )
 
@@ -310,13 +328,37 @@ def _check_batch(global_batch: int, workers: int, length: int) -> None:
         )
 
 
-def _check_batch_norm(global_batch: int, workers: int) -> None:
-    if workers > 1 and global_batch < 2 * workers:
+def _normalisation(models: Sequence[nn.Module], options: Options) -> Normalisation:
+    layers = batch_norms(models)
+    if options.sync_batchnorm:
+        check_synchronisable(layers)
+    return Normalisation(
+        name=" and ".join(dict.fromkeys(type(model).__name__ for model in models)),
+        num_layers=len(layers),
+        is_synchronised=options.sync_batchnorm,
+        num_micros=options.accumulate,
+    )
+
+
+def _least_share(
+    session: Session,
+    options: Options,
+    normalisation: Normalisation,
+    global_batch: int,
+    has_shares: bool,
+) -> int:
+    """What the founders agree on. Who comes late takes part by their least share, not by its own."""
+    if options.max_share == 1 and normalisation.is_local:
         raise UsageError(
-            f"a global batch of {global_batch} leaves some of {workers} workers a single sample, which "
-            f"BatchNorm cannot normalise: give at least global_batch={2 * workers}, or start "
-            "fewer workers"
+            "max_share=1 leaves this worker a single sample, which BatchNorm cannot normalise: give at "
+            "least max_share=2, or sync_batchnorm=True"
         )
+    return normalisation.least_share(
+        options.min_share,
+        global_batch=global_batch,
+        workers=1 if session.is_late else session.group.size,
+        has_shares=has_shares,
+    )
 
 
 def _introduce(request: Request, layout: Layout) -> Introduction:
@@ -340,6 +382,8 @@ def _introduce(request: Request, layout: Layout) -> Introduction:
         ),
         optimizers=tuple(type(item).__name__ for item in request.prepared.optimizers),
         shares=options.shares,
+        min_share=options.min_share,
+        sync_batchnorm=options.sync_batchnorm,
         stateful=tuple(type(item).__name__ for item in options.stateful),
     )
 
@@ -430,7 +474,7 @@ def _first_view(
     client.send(
         Ready(
             global_batch=request.global_batch,
-            minimum=request.minimum,
+            minimum=request.least_share,
             allocation=request.allocation,
             shares=request.shares,
             max_samples=request.options.max_share,

@@ -26,5 +26,7 @@ class Prepared:
     """The loader's generators, whose state a checkpoint must keep."""
     sync: Sync = IN_STEP
     """How tightly groups of workers are held together, as asked for."""
+    sync_batchnorm: bool = False
+    """Whether BatchNorm layers normalise by the samples of all members."""
     evicts_wrong: bool = False
     """Whether a worker whose gradient is wrong is put out, and its batch done by the others."""

@@ -24,15 +24,17 @@ if TYPE_CHECKING:
     from gangline.runtime.prepared import Prepared
 
 
-def check_models(models: Sequence[nn.Module]) -> None:
+def check_models(models: Sequence[nn.Module], *, sync_batchnorm: bool = False) -> None:
     """Refuses models whose forward pass talks to other workers."""
     for model in models:
         for name, module in model.named_modules():
             where = f"module {name!r}" if name else "the model"
-            if isinstance(module, nn.SyncBatchNorm):
+            if isinstance(module, nn.SyncBatchNorm) and not sync_batchnorm:
                 raise UnsupportedError(
-                    f"{where} is a SyncBatchNorm, whose forward pass waits for the other workers: use "
-                    "BatchNorm (its running statistics are averaged by share), GroupNorm or LayerNorm"
+                    f"{where} is a SyncBatchNorm, whose forward pass waits for the other workers: call "
+                    "prepare(…, sync_batchnorm=True), which normalises over all workers, exactly with "
+                    "any shares, whether the layer is a SyncBatchNorm or a plain BatchNorm; or use "
+                    "GroupNorm or LayerNorm"
                 )
             if isinstance(module, DistributedDataParallel | DataParallel):
                 raise UnsupportedError(

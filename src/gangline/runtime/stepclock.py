@@ -50,8 +50,11 @@ class StepClock:
     def computed(self) -> None:
         self.times.compute_s += self.lap()
 
-    def exchanged(self) -> None:
-        self.times.exchange_s += self.lap()
+    def exchanged(self) -> float:
+        """Seconds of this exchange."""
+        lap_s = self.lap()
+        self.times.exchange_s += lap_s
+        return lap_s
 
     def updated(self) -> None:
         self.times.update_s += self.lap()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -17,10 +18,10 @@ from gangline.runtime.buffers import Buffers
 from gangline.runtime.by_hand import check_windows, refuse_other_optimizers
 from gangline.runtime.checkpoint_state import RandomNumbers
 from gangline.runtime.faults import Faults
-from gangline.runtime.fetched import FetchedBatches
+from gangline.runtime.fetched import Fetched, FetchedBatches
 from gangline.runtime.foreign import ForeignExchange
 from gangline.runtime.gradient_checks import check_sizes
-from gangline.runtime.gradients import Gradients
+from gangline.runtime.gradients import Gradients, resolved
 from gangline.runtime.guard import LayoutGuard
 from gangline.runtime.leaving import Departure
 from gangline.runtime.membership import BACKWARD, Membership
@@ -32,6 +33,7 @@ from gangline.runtime.scrutiny import Scrutiny
 from gangline.runtime.session import Session, now
 from gangline.runtime.snapshot import Snapshot
 from gangline.runtime.stepclock import StepClock
+from gangline.runtime.sync_batchnorm import Place, SyncedBatchNorms
 from gangline.runtime.teaming import Teaming
 from gangline.runtime.telling import tell_epoch, tell_links, tell_pacing, tell_step, tell_view
 from gangline.spec.errors import (
@@ -44,7 +46,7 @@ from gangline.spec.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
     from gangline.collectives import Group
@@ -106,11 +108,20 @@ class Training:
         self._pacer, self._probe = instruments.pacer, instruments.probe
         self._checkpointer = instruments.checkpointer
         self._reduction = instruments.reduction
+        self._share_watch = instruments.shares
         self._random = RandomNumbers()
         self._faults = instruments.faults or Faults()
         self._faults.watch(prepared.models)
         self._buffers = Buffers(prepared.models)
-        self._gradients = Gradients(layout, self._buffers, session.communicator)
+        # Statistics are exchanged in the backward pass, too: in an order that all workers share.
+        self._gradients = Gradients(
+            layout, self._buffers, session.communicator, is_eager=not prepared.sync_batchnorm
+        )
+        self._norms = (
+            SyncedBatchNorms(prepared.models, self, session.communicator)
+            if prepared.sync_batchnorm
+            else None
+        )
         self._scrutiny = Scrutiny()
         self._foreign = ForeignExchange(layout.slots, is_shared=lambda: self.num_workers > 1)
         self._guard = LayoutGuard(prepared.models, prepared.optimizers, layout, self._foreign)
@@ -634,6 +645,54 @@ class Training:
     def record_view(self, adoption: Adoption) -> None:
         """Writes down from which step on a view holds, and why."""
         tell_view(self.session, adoption)
+        if self._share_watch is not None:
+            self._share_watch.look(adoption.view)
+
+    # --- batch statistics, exchanged in the middle of a pass -------------------------------------
+
+    @property
+    def _passing(self) -> Fetched | None:
+        """The batch that the present pass is of, forward or backward."""
+        batches = self._batches
+        return batches.present if self._gradients.in_backward else batches.forwarded
+
+    def place_now(self) -> Place | None:
+        """The batch that the loop works on; None where it works on none of the job's."""
+        batch = self._passing
+        if batch is None or self.is_past:
+            return None
+        handout = batch.handout
+        return Place(handout.view, handout.epoch, handout.step, handout.micro)
+
+    def weight_now(self) -> float:
+        """How much the gradients of that batch count; 0 for a ghost."""
+        batch = self._passing
+        if batch is None or batch is self._batches.present:
+            return self._gradients.weight
+        return resolved(batch.weight)
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the attempt at that batch has failed already, or must fail."""
+        return self._is_void or self._passing is None or self._passing.is_void
+
+    @contextmanager
+    def amid_computing(self) -> Iterator[None]:
+        """An exchange before the local gradients are there: its time is none of computing."""
+        self._clock.computed()
+        if self._pacer is not None:
+            self._pacer.pause()
+        try:
+            yield
+        finally:
+            if self._pacer is not None:
+                self._pacer.resume()
+            self._faults.wait(self._clock.exchanged())
+
+    def lose(self, error: ExchangeError) -> None:
+        """Such an exchange failed: the attempt is void."""
+        self._membership.fail(error, self.position)
+        self._void()
 
     # --- optimizer steps -------------------------------------------------------------------------
 
@@ -870,5 +929,7 @@ class Training:
         self._departure.close()
         self._teaming.close()
         self._gradients.close()
+        if self._norms is not None:
+            self._norms.close()
         if self._pacer is not None:
             self._pacer.remove()

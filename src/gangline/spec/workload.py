@@ -34,7 +34,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     other_s: float = 0.0
     """Seconds of a step that are neither computing nor exchanging: loading, the optimizer."""
     minimum_share: int = 1
-    """The least share: 1, or 2 where BatchNorm needs more than one sample."""
+    """The least share: 1, or more where BatchNorm needs it."""
     model_bytes: float | None = None
     """Memory for parameters, gradients and optimizer; None: four times the gradients."""
     sample_bytes: float = 0.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gangline.control.parts import divide
+from gangline.control.parts import divide, least_parts
 from gangline.planning.relaxing import groups_by_place
 from gangline.runtime.coordinator.journal import TeamFounded, TeamsFounded
 from gangline.runtime.coordinator.team import Team
@@ -129,11 +129,15 @@ class Founder:
     ) -> tuple[dict[int, Team], list[Outgoing]]:
         """Makes each group a team. Raises UsageError where the batch is too small for them."""
         assert self._first is not None
-        global_batch, least = self._first.global_batch, max(1, self._first.minimum)
+        global_batch = self._first.global_batch
         parts = divide(
             global_batch,
             {i: self._speed(group.workers, ready) for i, group in enumerate(groups)},
-            {i: least * len(group.workers) for i, group in enumerate(groups)},
+            least_parts(
+                global_batch,
+                {i: len(group.workers) for i, group in enumerate(groups)},
+                minimum=self._first.minimum,
+            ),
         )
         teams: dict[int, Team] = {}
         outgoing: list[Outgoing] = []

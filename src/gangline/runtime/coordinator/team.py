@@ -75,11 +75,6 @@ class Team:
         """Who exchanges with the other teams' leaders."""
         return self.members[0]
 
-    @property
-    def least(self) -> int:
-        """The fewest samples that a step of this team can have."""
-        return max(1, self.minimum) * max(1, len(self.members))
-
     def is_meant(self, message: OfTeam) -> bool:
         """Whether a worker said this as a member of this team, not of one that it was in before."""
         return message.team == self.number or (self.is_root and message.team < 0)

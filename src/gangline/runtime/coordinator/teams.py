@@ -6,7 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control import PartChanged
-from gangline.control.parts import DIVIDE_EVERY_S, divide, divide_by_speed, is_worth_changing
+from gangline.control.parts import (
+    DIVIDE_EVERY_S,
+    divide,
+    divide_by_speed,
+    is_worth_changing,
+    least_parts,
+)
 from gangline.control.rounds import Report, Round, RoundClock
 from gangline.control.watch import MIN_PATIENCE_S
 from gangline.runtime.coordinator.attendance import RETURN_S, Attendance
@@ -440,7 +446,9 @@ class Teams:
         missing = self._global_batch - sum(team.batch for team in teams)
         if missing and teams:
             speeds = {team.number: float(team.batch) for team in teams}
-            parts = divide(self._global_batch, speeds, {team.number: team.least for team in teams})
+            sizes = {team.number: len(team.members) for team in teams}
+            least = least_parts(self._global_batch, sizes, minimum=teams[0].minimum)
+            parts = divide(self._global_batch, speeds, least)
             for team in teams:
                 team.batch = parts[team.number]
         self._merges.set_batches(teams)
