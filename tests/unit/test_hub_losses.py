@@ -34,6 +34,7 @@ from gangline.runtime.messages import (
 )
 from gangline.runtime.probing import find_reached
 from gangline.spec.address import WireAddress
+from gangline.spec.lifeline import ProcessEnded
 
 SOON = GRACE_S + 0.01
 
@@ -130,9 +131,10 @@ def test_a_worker_that_ended_before_it_came_is_not_waited_for() -> None:
     room.hello(0)
     room.hello(2)
     assert not room.told
-    room.deliver(room.hub.expect_without(1))
+    ended = ProcessEnded(worker=1, has_failed=True)
+    room.deliver(room.hub.note_ended(ended))
     assert room.last(2, Gathered).members == (0, 2)
-    assert room.hub.expect_without(1) == [], "the job has begun"
+    assert room.hub.note_ended(ended) == [], "the job has begun"
 
 
 def test_founders_that_were_lost_are_not_expected_after_a_restart(tmp_path: Path) -> None:

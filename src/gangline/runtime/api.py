@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gangline.runtime import backward
 from gangline.runtime.checkpoint import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
+from gangline.runtime.leaving import farewell
 from gangline.runtime.loader import evaluation_loader
 from gangline.runtime.order import DrawnOrder, ShuffledOrder, order_of
 from gangline.runtime.preparation import Options, set_up
@@ -274,7 +275,7 @@ def shutdown() -> None:
     if training is not None:
         training.close()
     if session is not None:
-        session.close()
+        session.close(farewell(has_left=training is not None and training.has_left))
     atexit.unregister(shutdown)
 
 

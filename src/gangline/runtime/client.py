@@ -21,6 +21,7 @@ from websockets.sync.client import ClientConnection, connect
 from gangline.collectives.wire.forking import close_in_children
 from gangline.runtime.linkprobe import answer
 from gangline.runtime.messages import (
+    FINISHED,
     MAX_MESSAGE_BYTES,
     CheckpointAnswered,
     CheckpointWritten,
@@ -50,9 +51,11 @@ from gangline.runtime.messages import (
     encode,
 )
 from gangline.runtime.probing import find_reached
+from gangline.runtime.refinding import given_up
 from gangline.runtime.teampost import TeamPost
 from gangline.runtime.tls import client_context, explain
 from gangline.spec.errors import ExchangeAborted, LaunchError, LeftBehindError
+from gangline.spec.launch import DEFAULT_MAX_AWAY_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +74,7 @@ than making the message."""
 _KEPT_VIEWS = 64
 _POST_WAIT_S = 600.0
 """How long a team waits for the coordinator, which may be away, or for the other teams."""
-_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_RETRY_S = (0.05, 0.1, 0.2, 0.2, 0.2, 0.5, 1.0)
 _UNAUTHORISED = (401, 403)
 
 
@@ -87,11 +90,13 @@ class ControlClient:
         break_off: Callable[[int, int], None],
         authority: str | None = None,
         waiting_s: Callable[[], float] = lambda: 0.0,
+        max_away_s: float = DEFAULT_MAX_AWAY_S,
     ) -> None:
         """`authority` is a PEM file: who must vouch for a coordinator that speaks TLS.
 
         `break_off` is told the oldest group, and gathering of founders, that is not given up;
-        `waiting_s` says how long this worker has been in its present exchange.
+        `waiting_s` says how long this worker has been in its present exchange. When it needs a
+        coordinator that has been away for `max_away_s`, it gives up.
         """
         self.is_elastic = hello.is_elastic
         """Whether a lost group can be replaced while the job goes on."""
@@ -126,6 +131,8 @@ class ControlClient:
         self._refusal: LaunchError | None = None
         self._latency_s = 0.0
         self._heard_s = 0.0
+        self._max_away_s = max_away_s
+        self._away_since_s: float | None = time.monotonic()
         self._threads = [
             threading.Thread(target=self._receive, name="gangline-control-in", daemon=True),
             threading.Thread(target=self._send, name="gangline-control-out", daemon=True),
@@ -257,7 +264,7 @@ class ControlClient:
         except LaunchError:
             return None
 
-    def close(self, reason: str = "done") -> None:
+    def close(self, reason: str = FINISHED) -> None:
         """Says goodbye and ends both threads."""
         self.send(Goodbye(reason=reason))
         self._outgoing.put(None)
@@ -294,7 +301,14 @@ class ControlClient:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
-                self._changed.wait(left)
+                self._changed.wait(min(left, self._patience_with_coordinator()))
+
+    def _patience_with_coordinator(self) -> float:
+        """How much longer it may be away, or what is to be said where it was away for too long."""
+        away_s = 0.0 if self._away_since_s is None else time.monotonic() - self._away_since_s
+        if away_s >= self._max_away_s:
+            raise given_up(self._find_url, away_s=away_s)
+        return self._max_away_s - away_s
 
     def _receive(self) -> None:
         attempt = 0
@@ -314,6 +328,8 @@ class ControlClient:
             except (OSError, WebSocketException, msgspec.DecodeError, UnicodeError, LaunchError):
                 pass  # the coordinator is away, or talks nonsense: try again
             with self._changed:
+                if self._away_since_s is None:
+                    self._away_since_s = time.monotonic()
                 self._connection = None
                 cut_s = self._cut_until_s - time.monotonic()
                 if not self._is_closed:
@@ -339,6 +355,7 @@ class ControlClient:
             connection.send(encode(message))
         with self._changed:
             self._heard_s = time.perf_counter()
+            self._away_since_s = None
             self._connection = connection
             self._changed.notify_all()
 

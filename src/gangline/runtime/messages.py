@@ -143,10 +143,16 @@ class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
     """The worker wants to go. It takes part until a view without it holds."""
 
 
+FINISHED, LEFT, BROKEN = "done", "left", "failed"
+"""Why a worker says goodbye: its script came to its end, it was asked to leave, or it ends with an
+error."""
+
+
 class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
     """The worker leaves on purpose."""
 
     reason: str
+    """One of the above, or words for people."""
 
 
 class LeaseAsked(Message, frozen=True, kw_only=True, tag="lease_asked"):

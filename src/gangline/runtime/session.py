@@ -17,7 +17,7 @@ from gangline.runtime.client import ControlClient
 from gangline.runtime.communicator import Communicator
 from gangline.runtime.environment import find_launch
 from gangline.runtime.founding import meet, report
-from gangline.runtime.messages import PROTOCOL_VERSION, Hello
+from gangline.runtime.messages import FINISHED, PROTOCOL_VERSION, Hello
 from gangline.runtime.place import Place, place_of
 from gangline.runtime.transports import (
     DEFAULT_TRANSPORT,
@@ -82,11 +82,11 @@ class Session:
         """Writes an event to this worker's log."""
         self.events.write(event)
 
-    def close(self) -> None:
-        """Ends all threads, closes all sockets and the log."""
+    def close(self, reason: str = FINISHED) -> None:
+        """Ends all threads, closes all sockets and the log; the coordinator is told why."""
         self.communicator.close()
         if self.client is not None:
-            self.client.close()
+            self.client.close(reason)
         if self.door is not None:
             self.door.close()
         if self.place.own_coordinator is not None:
@@ -129,6 +129,7 @@ def open_session(
         authority=None if place.wire is None else place.wire.authority,
         break_off=lambda *before: _break_off(communicator, door, before=before),
         waiting_s=lambda: communicator.waiting_s,
+        max_away_s=place.max_away_s,
     )
     try:
         gathered, communicator.group = meet(
