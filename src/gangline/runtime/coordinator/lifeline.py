@@ -54,6 +54,10 @@ class Lifeline:
         elif not self._line.is_clear:
             self._line.flush()
 
+    def close(self) -> None:
+        """Closes this end."""
+        self._socket.close()
+
     def _has_ended(self) -> bool:
         try:
             return self._socket.recv(1, socket.MSG_PEEK) == b""
