@@ -129,6 +129,7 @@ class ControlClient:
         self._published: dict[int, ViewPublished] = {}
         self._answers: dict[int, CheckpointAnswered] = {}
         self._refusal: LaunchError | None = None
+        self._is_dissolved = False
         self._latency_s = 0.0
         self._heard_s = 0.0
         self._max_away_s = max_away_s
@@ -244,6 +245,11 @@ class ControlClient:
             return found
 
         return self._wait(find_or_give_up, _POST_WAIT_S, what)
+
+    def check_dissolved(self) -> None:
+        """Raises what the coordinator said where whoever started the job has ended it."""
+        if self._is_dissolved and self._refusal is not None:
+            raise self._refusal
 
     def wait_moved(self) -> None:
         """Waits until this worker is in another team, or may go."""
@@ -366,6 +372,7 @@ class ControlClient:
                 self._latency_s = time.perf_counter() - sent_s
                 return
             case Refused(reason=reason, is_left_behind=is_left_behind):
+                self._is_dissolved = message.is_dissolved
                 self._refuse(reason, is_left_behind=is_left_behind)
                 return
             case Knock() | ServeLink() | MeasureLink():

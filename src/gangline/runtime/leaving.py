@@ -80,6 +80,7 @@ class Departure:
         client = self._session.client
         if client is None or self._signals is None:
             return False
+        client.check_dissolved()
         if self._signals.received is not None and not self._is_told:
             self._is_told = True
             client.send(Leaving())

@@ -389,6 +389,8 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     reason: str
     is_left_behind: bool = False
     """The job has ended without this worker, which had trained in it."""
+    is_dissolved: bool = False
+    """Whoever started the job has ended it: the worker does not train on alone."""
 
 
 FromWorker = (

@@ -116,7 +116,8 @@ class Federation:
 
     def dissolve(self, reason: str, *, own: tuple[int, ...]) -> list[Outgoing]:
         """Whoever started the job ends it: what all but its own workers, which it ends, are told."""
-        refused = Refused(reason=f"the job was ended where it had been started: {reason}")
+        told = f"the job was ended where it had been started: {reason}"
+        refused = Refused(reason=told, is_dissolved=True)
         others = sorted({*self._root.hellos} - {*own})
         return [Outgoing(worker, refused) for worker in others]
 
