@@ -74,7 +74,7 @@ def test_a_stopped_coordinator_is_replaced_by_the_spare_at_the_same_port(
     with Coordination(job, os.environ, events=log) as watched:
         tick_until(watched, lambda: watched.standing, "the coordinator")
         first = read_announcement(tmp_path)
-        tick_until(watched, lambda: len(coordinators(tmp_path)) == 2, "the spare")
+        tick_until(watched, lambda: watched.has_spare, "the spare")
         (spare,) = coordinators(tmp_path) - {first.pid}
         os.kill(first.pid, signal.SIGSTOP)
         tick_until(watched, lambda: log.events, "the decision")

@@ -103,6 +103,9 @@ def test_a_spare_hears_what_was_said_before_it_served(coordinator: Coordinator) 
     coordinator.keeper.order(Serve(port=7700))
     coordinator.keeper.order(ended)
     assert coordinator.lifeline.await_serve() == 7700
+    coordinator.keeper.look()
+    assert coordinator.keeper.is_loaded
+    assert coordinator.keeper.standing is None, "it does not serve yet"
     coordinator.keeper.order(Dissolve(reason="why", own=(0,)))
     assert coordinator.lifeline.take_orders() == [ended, Dissolve(reason="why", own=(0,))]
     assert coordinator.lifeline.take_orders() == []

@@ -31,6 +31,8 @@ MAX_RESTARTS = 20
 """A coordinator that dies so often will not live; the workers go on without it while they can."""
 SPARE_AFTER_S = 5.0
 """A job that has run for so long gets a spare: before, starting one would slow its own start down."""
+_NEXT_SPARE_AFTER_S = 1.0
+"""The same, when the spare was needed: the survivors come first."""
 _GRACE_S = 0.2
 """It holds nothing that a killed coordinator would lose."""
 _MAX_STILLBORN = 2
@@ -38,7 +40,10 @@ _MAX_STILLBORN = 2
 
 
 def coordinator_process(job: Job, environment: Mapping[str, str]) -> Coordination:
-    """The job's coordinator as a process beside whatever runs the workers; nobody restarts it."""
+    """The job's coordinator as a process beside whatever runs the workers.
+
+    Nobody replaces it, unless somebody calls `tick` often.
+    """
     return Coordination(job, environment, events=NullWriter())
 
 
@@ -54,6 +59,7 @@ class Coordination:
         self._keepers: dict[int, Keeper] = {}
         self._serving: int | None = None
         self._serving_since_s = 0.0
+        self._spare_after_s = SPARE_AFTER_S
         self._spare: int | None = None
         self._ended: list[ProcessEnded] = []
         self._is_finished = False
@@ -83,6 +89,11 @@ class Coordination:
         """Whether a member of the job has come to the end of its script."""
         return self._is_finished
 
+    @property
+    def has_spare(self) -> bool:
+        """Whether there is a process that can take the coordinator's place at once."""
+        return self._spare is not None and self._keepers[self._spare].is_loaded
+
     def tick(self) -> None:
         """Replaces a coordinator that has died or hangs, and sees to it that there is a spare."""
         for result in self._engine.poll():
@@ -102,7 +113,9 @@ class Coordination:
             self._engine.kill(serving)
             self._forget(serving)
             self._replace(f"the coordinator hangs: {fault}; it was killed")
-        elif self._spare is None and time.monotonic() - self._serving_since_s > SPARE_AFTER_S:
+        elif self._spare is not None:
+            self._keepers[self._spare].look()
+        elif time.monotonic() - self._serving_since_s > self._spare_after_s:
             self._spare = self._start()
 
     def tell_ended(self, result: WorkerResult) -> None:
@@ -146,12 +159,15 @@ class Coordination:
         if number == self._spare:
             self._spare = None
             self._serving_since_s = time.monotonic()  # not at once, if it cannot be started
+            self._spare_after_s = SPARE_AFTER_S
 
     def _replace(self, what: str) -> None:
         may_restart = self._num_restarts < MAX_RESTARTS
         self._num_restarts += 1
         self._num_stillborn += 1
+        had_spare = self.has_spare
         spare, self._spare, self._serving = self._spare, None, None
+        self._spare_after_s = min(SPARE_AFTER_S, _NEXT_SPARE_AFTER_S)
         self._events.write(
             Decision(
                 t=time.time(),
@@ -159,7 +175,7 @@ class Coordination:
                 reason=f"{what}; the workers go on meanwhile",
                 numbers={
                     "restarts": float(self._num_restarts),
-                    "had_spare": float(spare is not None),
+                    "had_spare": float(had_spare),
                 },
             )
         )

@@ -37,6 +37,8 @@ class Keeper:
         self._silent_s = self._stopped_s = 0.0
         self.standing: Standing | None = None
         """What it told last; None: it has not begun to serve."""
+        self.is_loaded = False
+        """Whether it has loaded everything, and could serve at once."""
 
     @property
     def descriptor(self) -> int:
@@ -63,7 +65,8 @@ class Keeper:
         told = self._line.receive()
         self._line.flush()
         if told:
-            self.standing = told[-1]
+            self.is_loaded = True
+            self.standing = told[-1] if told[-1].is_serving else None
             self._silent_s = self._stopped_s = 0.0
             return None
         self._silent_s += gone_s

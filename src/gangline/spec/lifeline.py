@@ -49,6 +49,8 @@ class Dissolve(Order, frozen=True, kw_only=True, tag="dissolve"):
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """How a job stands, as its coordinator knows it."""
 
+    is_serving: bool = True
+    """False: this is a spare, which has loaded everything and waits."""
     present: tuple[int, ...] = ()
     """Who takes part in the training, and has not said goodbye."""
     silent_s: float = 0.0

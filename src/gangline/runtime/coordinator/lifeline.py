@@ -26,6 +26,7 @@ class Lifeline:
 
     def await_serve(self) -> int | None:
         """Waits until the coordinator is needed: the port to serve at; None: it never will be."""
+        self._line.send(Standing(is_serving=False))
         while True:
             is_readable = bool(select.select([self._socket], [], [])[0])
             self._orders += self._line.receive()
