@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a job stands still when a worker is killed or hangs, and when the coordinator goes with it.
 
-    python benchmarks/recovery.py                  # 4, 8 and 16 workers, 20 faults each: 20 minutes
+    python benchmarks/recovery.py                  # 4, 8 and 16 workers, 20 faults each: 40 minutes
     python benchmarks/recovery.py --short          # 4 workers, 3 faults each
 
 Equal workers, paced so that they fit the cores, train LeNet-5. One of them gets SIGKILL (and is

@@ -33,6 +33,12 @@ class Program(NamedTuple):
     script: Path | None = None
     module: str | None = None
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What python is given."""
+        what = ("-m", self.module) if self.module is not None else (str(self.script),)
+        return (*what, *self.arguments)
+
 
 class ProgramCommand(TyperCommand):
     """A verb whose own flags come before the script or module; what follows that is not ours."""
