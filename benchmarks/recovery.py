@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a job stands still when a worker is killed, and when one hangs.
+"""How long a job stands still when a worker is killed or hangs, and when the coordinator goes with it.
 
-    python benchmarks/recovery.py                  # 4, 8 and 16 workers, 20 faults each: 20 minutes
+    python benchmarks/recovery.py                  # 4, 8 and 16 workers, 20 faults each: 40 minutes
     python benchmarks/recovery.py --short          # 4 workers, 3 faults each
 
 Equal workers, paced so that they fit the cores, train LeNet-5. One of them gets SIGKILL (and is
 replaced by a newcomer afterwards), or SIGSTOP (and is woken afterwards), at a random moment. Recovery
-lasts from the signal until the last survivor has made its first step without the victim. Plain DDP
+lasts from the signal until the last survivor has made its first step without the victim. In two more
+series the coordinator is killed, or stopped, in the same moment as a worker is killed. Plain DDP
 over gloo, and torchft if its python is given, get the same faults; each time they are started anew.
 """
 
@@ -37,9 +38,13 @@ if TYPE_CHECKING:
 
 Facts = dict[str, str | int | float]
 
-FAULTS = ("kill", "hang")
-LIMITS_S = {"kill": 1.0, "hang": 2.0}
+FAULTS = ("kill", "hang", "kill both", "kill, coordinator hangs")
+LIMITS_S = {"kill": 1.0, "hang": 2.0, "kill both": 1.5, "kill, coordinator hangs": 1.5}
 """Within which noticing, the new view and the new group are due; of a hang, beyond the patience."""
+OF_COORDINATOR = {"kill both": signal.SIGKILL, "kill, coordinator hangs": signal.SIGSTOP}
+"""What the coordinator gets, right before the worker."""
+RIVAL_FAULTS = ("kill", "hang")
+"""They have no coordinator that could be hurt alone."""
 SAMPLES_PER_WORKER = 8
 SETTLING_STEPS = 10
 GREATEST_WAIT_S = 0.3
@@ -123,8 +128,12 @@ def strike(job: ElasticJob, *, fault: str, rng: random.Random, workers: int) -> 
     """One fault, until everybody trains again."""
     job.await_steps(SETTLING_STEPS)
     victim = rng.choice(job.members())
+    if fault in OF_COORDINATOR:
+        job.await_spare()
     time.sleep(rng.uniform(0.0, GREATEST_WAIT_S))
-    sent_s = job.signal(victim, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
+    if fault in OF_COORDINATOR:
+        job.signal_coordinator(OF_COORDINATOR[fault])
+    sent_s = job.signal(victim, signal.SIGSTOP if fault == "hang" else signal.SIGKILL)
     try:
         recovery = job.until(
             lambda: find_recovery(job.tail.since(sent_s), sent_s, victim=victim), "the survivors"
@@ -132,7 +141,7 @@ def strike(job: ElasticJob, *, fault: str, rng: random.Random, workers: int) -> 
     finally:
         if fault == "hang":
             job.signal(victim, signal.SIGCONT)
-    if fault == "kill":
+    if fault != "hang":
         job.join()
     job.until(lambda: len(job.members()) == workers, f"{workers} members")
     return recovery
@@ -143,7 +152,7 @@ def measure(workers: int, *, fault: str, count: int, seed: int) -> Series:
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="gangline-bench-") as folder:
         part = Part(kind="gangline", folder=folder, global_batch=SAMPLES_PER_WORKER * workers)
-        standbys = count if fault == "kill" else 0
+        standbys = 0 if fault == "hang" else count
         with ElasticJob(Path(folder), part, workers=workers, standbys=standbys) as job:
             job.await_standbys()
             recoveries = [strike(job, fault=fault, rng=rng, workers=workers) for _ in range(count)]
@@ -271,6 +280,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--faults", type=int, default=20, help="of each kind at each size")
+    parser.add_argument("--kinds", nargs="+", default=list(FAULTS), choices=FAULTS)
     parser.add_argument("--rival-faults", type=int, default=5, help="the same, of each rival")
     parser.add_argument("--timeout-s", type=float, default=10.0, help="the rivals' timeout")
     parser.add_argument("--torchft-python", help="the python of an environment with torchft")
@@ -284,11 +294,12 @@ def main() -> None:
     machine = machine_facts()
     found, others = [], []
     for workers in options.workers:
-        for fault in FAULTS:
+        for fault in options.kinds:
             series = measure(workers, fault=fault, count=options.faults, seed=options.seed)
             found.append(series)
             print(f"gangline {' | '.join(_row(series))}", flush=True)
-            for kind in ("ddp", "torchft") if options.rival_faults else ():
+            has_rivals = options.rival_faults and fault in RIVAL_FAULTS
+            for kind in ("ddp", "torchft") if has_rivals else ():
                 rival = measure_rival(
                     kind,
                     workers,

@@ -30,6 +30,7 @@ from gangline.engines.local import LocalEngine
 from gangline.eventlog.paths import events_dir
 from gangline.eventlog.reader import tail_events
 from gangline.observe.ledger import read_ledger
+from gangline.spec.announcement import read_announcement
 from gangline.spec.event import Regrouped, StepDone, ViewAdopted
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).with_name("elastic_worker.py")
 TIMEOUT_S = 120.0
-POLL_S = 0.05
+POLL_S = 0.02
 
 T = TypeVar("T")
 
@@ -149,7 +150,9 @@ class ElasticJob:
         """Waits for something to be there or true, and returns it."""
         deadline = time.monotonic() + timeout_s
         while True:
-            self._engine.poll()
+            for result in self._engine.poll():
+                self._coordination.tell_ended(result)
+            self._coordination.tick()
             self.tail.read()
             found = find()
             if found:
@@ -157,6 +160,14 @@ class ElasticJob:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"waited {timeout_s:g} s in vain for {what}; {self._state()}")
             time.sleep(POLL_S)
+
+    def await_spare(self) -> None:
+        """Waits until a coordinator stands by, with everything loaded."""
+        self.until(lambda: self._coordination.has_spare, "the spare")
+
+    def signal_coordinator(self, number: signal.Signals) -> None:
+        """Sends a signal to the coordinator that serves."""
+        os.kill(read_announcement(self._job.run_dir).pid, number)
 
     def await_steps(self, count: int) -> None:
         """Waits until the present members, all of them, have made so many more steps."""

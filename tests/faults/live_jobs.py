@@ -23,6 +23,7 @@ from gangline.runtime.coordinator.status import Status
 from gangline.spec.announcement import Announcement, read_announcement
 from gangline.spec.errors import LaunchError, UsageError
 from gangline.spec.event import Decision, StepDone
+from gangline.spec.launch import DEFAULT_MAX_AWAY_S
 from gangline.spec.sync import IN_STEP, Sync
 from gangline.spec.tokens import OPERATOR_TOKEN, write_token
 
@@ -86,6 +87,7 @@ class LiveJob:
         network: Network | None = None,
         sync: Sync = IN_STEP,
         structure: Structure | None = None,
+        max_away_s: float = DEFAULT_MAX_AWAY_S,
     ) -> None:
         """Its founders bring their numbers, as those of `gangline run`, or come by joining.
 
@@ -103,6 +105,7 @@ class LiveJob:
             transport=None if network is None else "wire-tcp",
             sync=sync,
             structure=structure,
+            max_away_s=max_away_s,
         )
         self.token = write_token(self.job.token_file)
         self.coordinator: Any = None
@@ -150,7 +153,9 @@ class LiveJob:
         until(lambda: Announcement.path_in(self.folder).exists(), "the coordinator")
         (launch, *_) = self.job.launches()
         url = read_announcement(self.folder).url
-        joining = msgspec.structs.replace(launch, worker=-1, workers=0, coordinator=url)
+        joining = msgspec.structs.replace(
+            launch, worker=-1, workers=0, coordinator=url, announced_in=str(self.folder)
+        )
         return self._start(joining, setup or self.setup)
 
     def _start(self, launch: Any, setup: Setup) -> Any:

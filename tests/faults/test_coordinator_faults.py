@@ -13,6 +13,7 @@ from elastic_bodies import Setup
 from live_jobs import LiveJob, assert_nothing_lost, report
 
 from gangline.runtime.coordinator.journal import JOURNAL_NAME, AnyRecord, Published
+from gangline.spec.announcement import read_announcement
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
@@ -73,6 +74,39 @@ def test_a_fault_waits_for_the_coordinators_return(tmp_path: Path) -> None:
     assert outcome.exit_codes == [0, -signal.SIGKILL, 0], report(outcome)
     assert_nothing_lost(outcome, setup, finishers=[0, 2])
     assert_views_are_unique(tmp_path)
+
+
+def test_joined_workers_find_a_coordinator_that_comes_back_at_another_port(
+    tmp_path: Path,
+) -> None:
+    setup = Setup(epochs=14, wait={60: "go on"})
+    with LiveJob(tmp_path, setup, workers=3, is_joined=True) as job:
+        job.await_step(5)
+        before = read_announcement(tmp_path).url
+        job.kill_coordinator()
+        os.kill(job.processes[1].pid, signal.SIGKILL)
+        job.processes[1].join()
+        job.restart_coordinator()
+        job.await_decision("go on")
+        outcome = job.finish()
+    assert read_announcement(tmp_path).url != before
+    assert sorted(outcome.exit_codes) == [-signal.SIGKILL, 0, 0], report(outcome)
+    assert_nothing_lost(outcome, setup, finishers=[0, 2])
+
+
+def test_workers_give_up_a_coordinator_that_never_comes_back(tmp_path: Path) -> None:
+    setup = Setup(epochs=14, wait={60: "what nobody says"})
+    with LiveJob(tmp_path, setup, workers=3, max_away_s=1.0) as job:
+        job.await_step(5)
+        job.kill_coordinator()
+        os.kill(job.processes[1].pid, signal.SIGKILL)
+        outcome = job.finish()
+        job.start_coordinator()  # only so that there is one to be reaped
+    assert outcome.exit_codes == [1, -signal.SIGKILL, 1], report(outcome)
+    for worker in (0, 2):
+        text = outcome.outputs[worker]
+        assert f"the coordinator at {read_announcement(tmp_path).url} has not answered for" in text
+        assert "start the coordinator again at the same address" in text
 
 
 def test_a_newcomer_is_taken_in_by_a_coordinator_that_was_started_again(tmp_path: Path) -> None:

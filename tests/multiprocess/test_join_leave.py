@@ -19,6 +19,8 @@ from live_jobs import LiveJob, assert_nothing_lost, report, until
 from gangline.cli import cmd_join
 from gangline.cli.contact import Contact
 from gangline.cli.main import run_command
+from gangline.runtime.refinding import coordinator_of
+from gangline.spec.announcement import Announcement
 from gangline.spec.event import Decision, Regrouped, ViewAdopted
 
 
@@ -191,6 +193,32 @@ def test_join_keeps_its_flags_apart_from_the_scripts(
     assert [(one.worker, one.workers, one.coordinator) for one in job.launches()] == [
         (-1, 0, "ws://10.0.0.5:77")
     ] * 2
+
+
+@pytest.mark.parametrize("is_by_folder", [True, False])
+def test_join_finds_the_coordinator_again_where_its_folder_is_at_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_by_folder: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "job"
+    folder.mkdir()
+    Announcement(run="digits", url="ws://0.0.0.0:77", pid=1).write(folder)
+    launched: list[Any] = []
+    monkeypatch.setattr(Contact, "ask", lambda *_, **__: b'{"run":"digits"}')
+    monkeypatch.setattr(cmd_join, "launch", lambda job, **_: launched.append(job))
+    place = ["job"] if is_by_folder else ["10.0.0.5:77", "--token-file", "job/token"]
+    assert run_command(["join", *place, "--max-away", "7", "-m", "timeit", "--help"]) == 0
+    (job,) = launched
+    assert (job.module, job.arguments) == ("timeit", ("--help",))
+    assert job.token_file == folder / "token"
+    (launch,) = job.launches()
+    assert launch.max_away_s == 7
+    host = "0.0.0.0" if is_by_folder else "10.0.0.5"
+    assert coordinator_of(launch) == f"ws://{host}:77"
+    Announcement(run="digits", url="ws://0.0.0.0:88", pid=2).write(folder)
+    assert coordinator_of(launch) == f"ws://{host}:88"
+    Announcement(run="another", url="ws://0.0.0.0:99", pid=3).write(folder)
+    assert coordinator_of(launch) == f"ws://{host}:77", "another job uses the folder now"
 
 
 @pytest.mark.parametrize("address", ["somewhere", "host:", ":80", "host:99999", "host:port"])

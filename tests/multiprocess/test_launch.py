@@ -152,10 +152,31 @@ def test_run_shows_the_traceback_once_when_output_is_shown(
 def test_run_shows_the_last_lines_when_there_is_no_traceback(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script.write_text("import sys\nprint('last words')\nsys.exit(3)\n")
-    assert run_command(["run", "train.py"]) == 1
-    shown = capsys.readouterr().err
-    assert "worker 0 failed: exit code 3\nlast words\n" in shown
+    script.write_text(PREAMBLE + "print('last words of', worker)\nsys.exit(3 * worker)\n")
+    assert run_command(["run", "--nodes", "2", "train.py"]) == 1
+    shown = capsys.readouterr()
+    assert "worker 1 failed: exit code 3\nlast words of 1\n" in shown.err
+    assert "last words of 0\n" in shown.out, "the main worker's output is shown as it comes"
+    assert "last words of 1\n" not in shown.out
+
+
+def test_a_module_is_run_as_python_does_it(
+    script: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = script.parent / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "helper.py").write_text("NAME = 'found'\n")
+    (package / "train.py").write_text(
+        "import sys\nfrom package.helper import NAME\n"
+        "print(NAME, __name__, sys.argv[1:], sys.path[0])\n"
+    )
+    assert run_command(["run", "--name", "m", "-m", "package.train", "x.py", "--json", "-o"]) == 0
+    shown = capsys.readouterr().out
+    assert f"found __main__ ['x.py', '--json', '-o'] {script.parent}\n" in shown
+    events = read_run(script.parent / "runs" / "m")
+    started = next(event for event in events if isinstance(event, RunStarted))
+    assert started.command == ["-m", "package.train", "x.py", "--json", "-o"]
 
 
 def test_run_prints_one_document_when_json_is_asked(

@@ -16,7 +16,7 @@ from gangline.cli.run_emulation import enclosed
 from gangline.cli.run_end import summary_lines
 from gangline.cli.run_flags import ClusterFlags
 from gangline.cli.run_options import make_run_dir, parse_shares
-from gangline.cli.run_progress import OutputFollower, ProgressLine, StepFeed
+from gangline.cli.run_progress import OutputFollower, ProgressLine, ScreenWatcher, StepFeed
 from gangline.cli.run_structure import read_structure
 from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path
@@ -278,8 +278,28 @@ def test_what_is_not_python_is_refused(
     assert expected in refusal(capsys, str(script))
 
 
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("nowhere.at.all", "there is no module nowhere (looked in "),
+        ("package.none", "there is no module package.none"),
+        ("package", "package is a package without __main__.py"),
+        ("package.train.more", "package.train is a module, and no package"),
+        ("train.py", "write it with dots and without .py, such as -m package.train"),
+        ("a-b", "this is not the name of a module; write it with dots"),
+    ],
+)
+def test_a_module_that_cannot_be_run_is_refused(
+    script: Path, capsys: pytest.CaptureFixture[str], module: str, words: str
+) -> None:
+    Path("package").mkdir()
+    Path("package/__init__.py").write_text("raise AssertionError('nothing is imported')")
+    Path("package/train.py").touch()
+    assert words in refusal(capsys, "-m", module, "--lr", "0.1")
+
+
 def test_no_script_at_all_is_refused(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Missing argument" in refusal(capsys, "--nodes", "2")
+    assert "nothing to run: give a script" in refusal(capsys, "--nodes", "2")
 
 
 # --- the run folder -------------------------------------------------------------------------------
@@ -385,7 +405,8 @@ def test_progress_is_one_rewritten_line_when_there_is_a_terminal(tmp_path: Path)
 def test_output_is_shown_by_whole_lines_with_the_worker_before_them(tmp_path: Path) -> None:
     shown = io.StringIO()
     path = tmp_path / "3.log"
-    follower = OutputFollower(3, path, Console(file=shown, soft_wrap=True))
+    console = Console(file=shown, soft_wrap=True)
+    follower = OutputFollower(3, path, console, has_prefix=True, is_shown=True)
     follower.tick()
     path.write_bytes(b"one [bold]\ntw")
     follower.tick()
@@ -393,6 +414,27 @@ def test_output_is_shown_by_whole_lines_with_the_worker_before_them(tmp_path: Pa
     path.write_bytes(b"one [bold]\ntwo\nthree")
     follower.close()
     assert shown.getvalue() == "[3] one [bold]\n[3] two\n[3] three\n"
+
+
+def test_whoever_becomes_main_is_shown_from_then_on(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    job = Job(run="r", run_dir=tmp_path, script=Path("train.py"), speeds=(1.0, 1.0))
+    console = Console(file=shown, soft_wrap=True)
+    logs = [job.log_of(worker) for worker in (0, 1)]
+    logs[0].parent.mkdir()
+    with ScreenWatcher(job, console, show_progress=False, show_output=False) as screen:
+        logs[0].write_text("first\nhalf")
+        logs[1].write_text("not main yet\n")
+        screen.tick()
+        assert shown.getvalue() == "first\n"
+        screen.main_is(1)
+        with logs[0].open("a") as log:
+            log.write("not main any more\n")
+        with logs[1].open("a") as log:
+            log.write("10%\r20%\r100%\nsecond\n")
+        screen.main_is(7)  # joined from elsewhere: its output is not here
+    assert shown.getvalue() == "first\nhalf\n100%\nsecond\n"
+    assert (screen.has_shown(0), screen.has_shown(1), screen.has_shown(7)) == (True, True, False)
 
 
 def test_the_end_says_how_well_the_speeds_were_hit() -> None:

@@ -7,6 +7,9 @@ from federations import LENGTH, PAIRS, TeamRoom, founded, lose_worker, through_e
 
 from gangline.control.rounds import AWAY_S
 from gangline.runtime.messages import (
+    BROKEN,
+    FINISHED,
+    LEFT,
     Dismissed,
     Goodbye,
     LeaseAsked,
@@ -23,6 +26,7 @@ from gangline.runtime.messages import (
     RoundOpened,
 )
 from gangline.spec.event import Decision, LeaseReturned, RoundEnded
+from gangline.spec.lifeline import ProcessEnded, Standing
 from gangline.spec.structure import RING, Structure
 from gangline.spec.view import Whole
 
@@ -150,6 +154,55 @@ def test_a_worker_that_is_back_when_the_job_is_over_is_told_that_it_was_left_beh
     room.told.clear()
     room.hello(1)
     assert room.last(1, Refused).is_left_behind
+
+
+def test_a_newcomer_whose_team_is_given_up_before_it_is_in_enters_another() -> None:
+    room = founded(2, reserved=2)
+    newcomer = room.hello(pid=7)
+    team = room.teams.team_of(newcomer)
+    assert team is not None
+    lost, kept = (0, 1) if team.members == (0,) else (1, 0)
+    lose_worker(room, lost)
+    assert room.teams.team_of(newcomer) is None
+    room.ready(newcomer)
+    room.step_of(kept, 1)
+    room.tick()
+    assert room.view_of(newcomer).members == (kept, newcomer)
+
+
+def test_a_team_whose_processes_have_ended_is_not_awaited() -> None:
+    room = founded()
+    room.deliver(room.hub.note_ended(ProcessEnded(worker=1, has_failed=True)))
+    room.tick()
+    assert [team.number for team in room.teams.active] == [0]
+    (said,) = [one for one in room.events(Decision) if one.what == "lose_team"]
+    assert "the processes of all its workers have ended" in said.reason
+
+
+def test_the_standing_says_who_trains_and_whether_the_job_is_finished() -> None:
+    room = founded(3)
+    room.tick(4.0)
+    room.say(2, Ping(sent_s=0.0))
+    room.tick(2.0)
+    assert room.hub.standing() == Standing(present=(0, 1, 2), silent_s=2.0, main=0)
+    room.say(0, Leaving())
+    room.tick()
+    room.say(0, Goodbye(reason=LEFT))
+    assert room.hub.standing() == Standing(present=(1, 2), silent_s=2.0, main=1)
+    room.say(1, Goodbye(reason=BROKEN))
+    assert not room.hub.standing().is_finished
+    room.say(2, Goodbye(reason=FINISHED))
+    assert room.hub.standing() == Standing(present=(), is_finished=True)
+
+
+def test_all_but_the_launchers_own_are_told_that_it_ends_the_job() -> None:
+    room = founded(2, reserved=2)
+    newcomer = room.hello(pid=7)
+    room.deliver(room.hub.dissolve("worker 0: ValueError", own=(0, 1)))
+    assert not room.has(0, Refused)
+    assert room.last(newcomer, Refused).reason == (
+        "the job was ended where it had been started: worker 0: ValueError"
+    )
 
 
 def test_a_newcomer_enters_the_smallest_team_or_that_of_whom_it_replaces() -> None:

@@ -22,11 +22,15 @@ from gangline.runtime.coordinator.hub import MAX_GATHERINGS
 from gangline.runtime.coordinator.journal import FileJournal
 from gangline.runtime.coordinator.reach import ANSWER_S, MAX_PAUSE_S, CutWorkers, find_cut
 from gangline.runtime.messages import (
+    FINISHED,
     PROTOCOL_VERSION,
+    Dismissed,
     Exhausted,
     Failed,
     Gathered,
+    Goodbye,
     Hello,
+    Leaving,
     Ping,
     Probe,
     Probed,
@@ -37,6 +41,7 @@ from gangline.runtime.messages import (
 )
 from gangline.runtime.probing import KNOCKS_S, TIMEOUT_S, find_reached
 from gangline.spec.address import WireAddress
+from gangline.spec.lifeline import ProcessEnded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,9 +141,64 @@ def test_a_worker_that_ended_before_it_came_is_not_waited_for() -> None:
     room.hello(0)
     room.hello(2)
     assert not room.told
-    room.deliver(room.hub.expect_without(1))
+    ended = ProcessEnded(worker=1, has_failed=True)
+    room.deliver(room.hub.note_ended(ended))
     assert room.last(2, Gathered).members == (0, 2)
-    assert room.hub.expect_without(1) == [], "the job has begun"
+    assert room.hub.note_ended(ended) == [], "the job has begun"
+
+
+def test_who_is_known_to_have_ended_is_not_awaited_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    room = training(3, journal=FileJournal(path))
+    restarted(room, path)
+    room.hello(0)
+    room.hello(2)
+    room.say(0, Failed(group=0, step=1, error="worker 1 is gone"))
+    room.tick(SOON)
+    assert room.view.members == (0, 1, 2), "it may be on its way back"
+    room.deliver(room.hub.note_ended(ProcessEnded(worker=1, has_failed=True)))
+    assert room.view.members == (0, 2), "its process is no more"
+
+
+def test_whoever_ended_well_is_not_taken_to_be_lost(tmp_path: Path) -> None:
+    room = training(3)
+    room.deliver(room.hub.note_ended(ProcessEnded(worker=1, has_failed=False)))
+    room.tick(10.0)
+    assert room.hub.present == (0, 1, 2), "its goodbye is on its way"
+
+
+def test_the_last_worker_stays_until_a_newcomer_is_in() -> None:
+    room = training(1)
+    newcomer = room.hello(pid=7)
+    room.say(0, Leaving())
+    room.tick()
+    assert not room.has(0, Dismissed), "somebody must be there whose state the newcomer copies"
+    room.ready(newcomer)
+    room.tick()
+    assert room.view.members == (0, newcomer)
+    room.step(1)
+    room.tick()
+    assert room.view.members == (newcomer,)
+    assert room.has(0, Dismissed)
+
+
+def test_the_last_worker_goes_when_the_newcomer_does_not_come() -> None:
+    room = training(1)
+    newcomer = room.hello(pid=7)
+    room.say(0, Leaving())
+    room.tick()
+    room.hub.disconnect(newcomer)
+    room.tick()
+    assert room.has(0, Dismissed)
+
+
+def test_a_newcomer_that_is_ready_when_the_job_is_over_is_told_so() -> None:
+    room = training(1)
+    newcomer = room.hello(pid=7)
+    room.say(0, Goodbye(reason=FINISHED))
+    room.told.clear()
+    room.ready(newcomer)
+    assert "the job is over" in room.last(newcomer, Refused).reason
 
 
 def test_founders_that_were_lost_are_not_expected_after_a_restart(tmp_path: Path) -> None:

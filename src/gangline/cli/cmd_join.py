@@ -2,7 +2,7 @@
 """`gangline join`: starts workers on this machine that take part in a job running elsewhere."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -12,11 +12,15 @@ from gangline.cli.cmd_run import launch
 from gangline.cli.contact import Contact
 from gangline.cli.flag_groups import FlagGroup, grouped
 from gangline.cli.output import JsonFlag, say
-from gangline.cli.run_options import check_script, check_transport, make_run_dir
+from gangline.cli.program import ModuleFlag, ProgramCommand, find_program
+from gangline.cli.run_options import check_transport, make_run_dir
 from gangline.cli.tls_options import enrol, own_files
 from gangline.engines.job import Job
+from gangline.spec.announcement import Announcement, read_announcement
 from gangline.spec.cluster import Node
 from gangline.spec.errors import LaunchError, UsageError
+from gangline.spec.launch import DEFAULT_MAX_AWAY_S
+from gangline.spec.tokens import WORKER_TOKEN
 from gangline.spec.wire import WireSettings
 
 
@@ -26,28 +30,17 @@ class _RunningJob(msgspec.Struct):
     run: str
 
 
-class _JoinCommand(TyperCommand):
+class _JoinCommand(ProgramCommand):
     """Takes its flags between the address and the script; what follows that is the script's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and not args[0].startswith("-"):
             address, *rest = args
-            end = self._num_own(rest)
+            end = self.num_own(rest)
             args = [*rest[:end], address, *rest[end:]]
-        parsed: list[str] = super().parse_args(ctx, args)
+        # The address ends our flags: what follows it, or a module, is not ours.
+        parsed: list[str] = TyperCommand.parse_args(self, ctx, args)
         return parsed
-
-    def _num_own(self, args: list[str]) -> int:
-        """How many of the arguments are flags and their values."""
-        is_flag = {
-            name: getattr(parameter, "is_flag", False)
-            for parameter in self.params
-            for name in parameter.opts
-        }
-        index = 0
-        while index < len(args) and args[index].startswith("-"):
-            index += 1 if "=" in args[index] or is_flag.get(args[index], True) else 2
-        return index
 
 
 def register(app: typer.Typer) -> None:
@@ -84,17 +77,36 @@ class JoinTlsFlags(FlagGroup, frozen=True, kw_only=True):
 
 
 def join(
-    coordinator: Annotated[str, typer.Argument(help="Where the job's coordinator is: HOST:PORT.")],
-    script: Annotated[Path, typer.Argument(help="The script that the job's workers run.")],
+    coordinator: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST:PORT|RUN_DIR",
+            help="Where the job's coordinator is, or its run folder, which says so.",
+        ),
+    ],
+    script: Annotated[
+        Path | None, typer.Argument(help="The script that the job's workers run.")
+    ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Its arguments, passed on untouched.")
     ] = None,
     *,
+    module: ModuleFlag = None,
     tls: JoinTlsFlags,
     token_file: Annotated[
-        Path,
-        typer.Option(help="The file with the workers' token, as on the coordinator's machine."),
-    ] = Path("token"),
+        Path | None,
+        typer.Option(
+            help="The file with the workers' token (token; of a run folder: the one in it)."
+        ),
+    ] = None,
+    max_away: Annotated[
+        float,
+        typer.Option(
+            min=1.0,
+            metavar="SECONDS",
+            help="How long workers wait for a coordinator that is away when they need it.",
+        ),
+    ] = DEFAULT_MAX_AWAY_S,
     workers: Annotated[int, typer.Option(min=1, help="How many workers to start.")] = 1,
     speed: Annotated[
         float, typer.Option(help="Emulate machines of this fraction of the speed.")
@@ -106,17 +118,17 @@ def join(
         Path | None, typer.Option(help="The folder for these workers' logs (runs/join-TIME).")
     ] = None,
     show_output: Annotated[
-        bool, typer.Option("--show-output", "-o", help="Show what the workers print.")
+        bool,
+        typer.Option(
+            "--show-output", "-o", help="Show what all workers print, not only the first."
+        ),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Add workers on this machine to a job, before it begins or while it runs."""
-    contact = Contact(
-        url=coordinator_url(coordinator, has_tls=tls.tls_ca is not None),
-        token_file=token_file,
-        authority=tls.tls_ca,
-    )
-    check_script(script)
+    place = find_place(coordinator, token_file, has_tls=tls.tls_ca is not None)
+    contact = Contact(url=place.url, token_file=place.token_file, authority=tls.tls_ca)
+    program = find_program(script, arguments, module, verb="join ADDRESS")
     check_transport(transport)
     node = Node(name="join", speed=speed, workers=workers)
     run = _find_run(contact)
@@ -124,17 +136,42 @@ def join(
     job = Job(
         run=run,
         run_dir=folder.resolve(),
-        script=script.resolve(),
-        arguments=tuple(arguments or ()),
+        script=program.script,
+        module=program.module,
+        arguments=program.arguments,
         speeds=(node.speed,) * node.workers,
         transport=transport,
         coordinator=contact.url,
-        token=token_file.resolve(),
+        token=place.token_file.resolve(),
+        announced_in=place.folder,
+        max_away_s=max_away,
         wire=tls.wire(contact, folder),
     )
     if not as_json:
-        say(f"joining {run} at {coordinator}")
+        say(f"joining {run} at {place.url.partition('://')[2]}")
     launch(job, show_output=show_output, as_json=as_json)
+
+
+class _Place(NamedTuple):
+    """Where a job's coordinator is, and how it is found again."""
+
+    url: str
+    token_file: Path
+    folder: Path | None
+    """The run folder, if it can be reached from here: the coordinator announces itself there."""
+
+
+def find_place(address: str, token_file: Path | None, *, has_tls: bool) -> _Place:
+    """From an address and a token file, or a run folder, which has both."""
+    folder = Path(address)
+    if folder.is_dir():
+        url = read_announcement(folder).url
+        return _Place(url, token_file or folder / WORKER_TOKEN, folder.resolve())
+    token = token_file or Path(WORKER_TOKEN)
+    url = coordinator_url(address, has_tls=has_tls)
+    # A token that lies where a coordinator announces itself lies in its run folder.
+    is_beside = Announcement.path_in(token.parent).is_file()
+    return _Place(url, token, token.parent.resolve() if is_beside else None)
 
 
 def coordinator_url(address: str, *, has_tls: bool = False) -> str:
@@ -144,7 +181,7 @@ def coordinator_url(address: str, *, has_tls: bool = False) -> str:
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError(
             f"{address!r} is not an address of a coordinator: write HOST:PORT, as `gangline up` "
-            "prints it, such as 10.0.0.5:7700"
+            "prints it, such as 10.0.0.5:7700, or the job's run folder"
         )
     return f"{'wss' if has_tls or address.startswith('wss:') else 'ws'}://{host}:{port}"
 

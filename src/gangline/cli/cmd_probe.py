@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gangline.cli.output import JsonFlag, err, out, print_json
-from gangline.cli.run_options import check_script
+from gangline.cli.program import ModuleFlag, ProgramCommand, find_program
 from gangline.planning.treeplan import duration, size
 from gangline.spec.cluster import Cluster
 from gangline.spec.errors import UsageError
@@ -19,6 +19,7 @@ from gangline.spec.profile import ClusterProfile
 
 if TYPE_CHECKING:
     from gangline.cli.probe_script import ScriptCost
+    from gangline.cli.program import Program
     from gangline.profiling.ringfigure import RingFigure
 
 DEFAULT_OUTPUT = Path("profile.json")
@@ -30,7 +31,8 @@ MOST_PAIRS = 12
 def register(app: typer.Typer) -> None:
     """Adds the verb to the command."""
     # Whatever follows the script belongs to the script, dashes or not.
-    app.command("probe", context_settings={"allow_interspersed_args": False})(probe)
+    settings = {"allow_interspersed_args": False}
+    app.command("probe", cls=ProgramCommand, context_settings=settings)(probe)
 
 
 def probe(
@@ -45,6 +47,7 @@ def probe(
         list[str] | None, typer.Argument(help="Its arguments, passed on untouched.")
     ] = None,
     *,
+    module: ModuleFlag = None,
     cluster: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The emulated cluster: TOML with [[nodes]].")
     ] = None,
@@ -78,13 +81,16 @@ def probe(
         return
     if plot is not None:
         raise UsageError("--plot draws what --ring measures: give --ring too, or leave it out")
-    if script is not None and script.is_dir():
+    if module is None and script is not None and script.is_dir():
         if cluster is not None or speeds is not None:
             raise UsageError("a running job has its own nodes: leave out --cluster and --speeds")
         _write_and_show(_probe_run(script), output=output, as_json=as_json)
         return
     asked = _asked(cluster, speeds)
-    measured = None if script is None else _probe_script(script, arguments or [], asked)
+    measured = None
+    if script is not None or module is not None:
+        program = find_program(script, arguments, module, verb="probe")
+        measured = _probe_script(program, asked)
     found = _probe_cluster(asked, model=model, image_size=image_size, measured=measured)
     _write_and_show(found, output=output, as_json=as_json, measured=measured)
 
@@ -138,14 +144,11 @@ def _probeable(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def _probe_script(script: Path, arguments: list[str], asked: Cluster) -> ScriptCost:
+def _probe_script(program: Program, asked: Cluster) -> ScriptCost:
     from gangline.cli.probe_script import measure_script
 
-    check_script(script)
     with err().status("probing") as status:
-        return measure_script(
-            script, arguments, num_workers=len(asked.worker_nodes), say=status.update
-        )
+        return measure_script(program, num_workers=len(asked.worker_nodes), say=status.update)
 
 
 def _show_script(measured: ScriptCost, found: ClusterProfile) -> None:

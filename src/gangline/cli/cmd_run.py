@@ -8,12 +8,12 @@ import typer
 
 from gangline.cli.flag_groups import grouped
 from gangline.cli.output import JsonFlag, err, out, print_json, say
+from gangline.cli.program import ModuleFlag, ProgramCommand, find_program
 from gangline.cli.run_compression import compressed
-from gangline.cli.run_early_ends import EarlyEnds
 from gangline.cli.run_emulation import enclosed
 from gangline.cli.run_end import end_document, print_end
 from gangline.cli.run_flags import ClusterFlags, CutFlags, FolderFlags, SurvivalFlags, WireFlags
-from gangline.cli.run_options import check_script, check_transport
+from gangline.cli.run_options import check_transport
 from gangline.cli.run_progress import ScreenWatcher
 from gangline.cli.run_structure import AUTO, read_structure
 from gangline.cli.tls_options import TlsFlags
@@ -28,17 +28,21 @@ def register(app: typer.Typer) -> None:
     """Adds the verb to the command."""
     app.command(
         "run",
+        cls=ProgramCommand,
         # Whatever follows the script belongs to the script, dashes or not.
         context_settings={"allow_interspersed_args": False},
     )(grouped(run))
 
 
 def run(
-    script: Annotated[Path, typer.Argument(help="The python script that every worker runs.")],
+    script: Annotated[
+        Path | None, typer.Argument(help="The python script that every worker runs.")
+    ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Its arguments, passed on untouched.")
     ] = None,
     *,
+    module: ModuleFlag = None,
     cluster: ClusterFlags,
     cut: CutFlags,
     transport: Annotated[
@@ -66,12 +70,15 @@ def run(
     survival: SurvivalFlags,
     place: FolderFlags,
     show_output: Annotated[
-        bool, typer.Option("--show-output", "-o", help="Show what the workers print.")
+        bool,
+        typer.Option(
+            "--show-output", "-o", help="Show what all workers print, not only the main one."
+        ),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a script by several workers on this machine, which may be unlike."""
-    check_script(script)
+    program = find_program(script, arguments, module, verb="run")
     check_transport(transport)
     tls.check_transport(transport)
     survival.check()
@@ -89,13 +96,14 @@ def run(
     plan = FaultPlan() if faults is None else FaultPlan.from_toml(faults)
     plan.check(workers=len(worker_nodes))
     settings = wire.resolve()
-    run_name, folder = place.make(script)
+    run_name, folder = place.make(Path(program.name))
     files = tls.resolve(folder, run=run_name, host="127.0.0.1")
     job = Job(
         run=run_name,
         run_dir=folder.resolve(),
-        script=script.resolve(),
-        arguments=tuple(arguments or ()),
+        script=program.script,
+        module=program.module,
+        arguments=program.arguments,
         speeds=scaled.speeds,
         scale=scaled.scale,
         nodes=tuple(node.name for node in worker_nodes),
@@ -124,14 +132,14 @@ def run(
 def launch(job: Job, *, show_output: bool, as_json: bool) -> None:
     """Runs a job and tells about it; ends the command with the job's exit code."""
     console = err() if as_json else out()
-    with (
-        ScreenWatcher(job, console, show_progress=not as_json, show_output=show_output) as screen,
-        EarlyEnds(job, screen) as watcher,
-    ):
-        result = run_job(job, watcher=watcher)
+    with ScreenWatcher(
+        job, console, show_progress=not as_json, show_output=show_output, is_quiet=as_json
+    ) as screen:
+        result = run_job(job, watcher=screen)
     if as_json:
         print_json(end_document(job, result))
     else:
         # The output that was shown has the traceback already.
-        print_end(job, result, show_traceback=not show_output)
+        is_shown = result.cause is not None and screen.has_shown(result.cause.worker)
+        print_end(job, result, show_traceback=not is_shown)
     raise typer.Exit(result.exit_code)

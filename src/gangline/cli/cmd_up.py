@@ -46,12 +46,16 @@ def up(
     ] = None,
     patience: PatienceFlag = DEFAULT_PATIENCE_S,
     detector: DetectorFlag = DEFAULT_DETECTOR,
+    lifeline: Annotated[
+        int | None, typer.Option(hidden=True, help="The launcher's end is behind this descriptor.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Start a coordinator alone, and say how workers find it."""
     from gangline.eventlog import EventWriter, log_path
     from gangline.runtime.coordinator import CoordinatorServer, Federation, Keys
     from gangline.runtime.coordinator.journal import open_journal
+    from gangline.runtime.coordinator.lifeline import Lifeline, warm_up
     from gangline.runtime.coordinator.replanning import Planning
 
     known = None if profile is None else ClusterProfile.from_file(profile)
@@ -61,6 +65,13 @@ def up(
     keys = Keys.in_folder(run_dir, worker_file=path)
     run = name or run_dir.name
     files = tls.resolve(run_dir, run=run, host=host)
+    line = None if lifeline is None else Lifeline(lifeline)
+    if line is not None:
+        warm_up()
+        asked = line.await_serve()
+        if asked is None:
+            return
+        port = asked
 
     def announce(url: str) -> None:
         Announcement(run=run, url=url, pid=os.getpid()).write(run_dir)
@@ -84,7 +95,8 @@ def up(
             patience_s=patience,
         )
         served = None if files is None else server_tls(files)
-        CoordinatorServer(hub, keys=keys, host=host, port=port, tls=served).run(announce)
+        server = CoordinatorServer(hub, keys=keys, host=host, port=port, tls=served, lifeline=line)
+        server.run(announce)
 
 
 def join_command(url: str, *, token_file: Path, tls: TlsFiles | None) -> str:

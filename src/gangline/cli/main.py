@@ -28,6 +28,7 @@ from gangline.cli import (
     cmd_up,
 )
 from gangline.cli.output import EXIT_USAGE, exit_code_of, print_error
+from gangline.cli.program import MODULE_FLAGS
 from gangline.spec.errors import GanglineError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ for _verb in (
 
 def _wants_json(arguments: Sequence[str]) -> bool:
     """Whether `--json` is ours: what follows a script belongs to the script."""
-    own = takewhile(lambda argument: not argument.endswith(".py"), arguments)
+    own = takewhile(lambda one: not one.endswith(".py") and one not in MODULE_FLAGS, arguments)
     return "--json" in own
 
 

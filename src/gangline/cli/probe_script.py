@@ -18,7 +18,9 @@ from gangline.spec.event import Decision, StepDone
 from gangline.spec.launch import Launch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+
+    from gangline.cli.program import Program
 
 STEPS = 40
 """Ten of each of four sizes."""
@@ -42,9 +44,7 @@ class ScriptCost(NamedTuple):
         return f"global_batch={self.global_batch},gradient_bytes={self.gradient_bytes}"
 
 
-def measure_script(
-    script: Path, arguments: Sequence[str], *, num_workers: int, say: Callable[[str], None]
-) -> ScriptCost:
+def measure_script(program: Program, *, num_workers: int, say: Callable[[str], None]) -> ScriptCost:
     """Runs a script until it has made `STEPS` steps, with the threads of one of so many workers."""
     with tempfile.TemporaryDirectory(prefix="gangline-probe-") as folder:
         run_dir = Path(folder)
@@ -60,13 +60,13 @@ def measure_script(
         threads = thread_environment(os.environ, speeds=speeds, cores=count_cores())
         command = WorkerCommand(
             worker=0,
-            arguments=(str(script.resolve()), *arguments),
+            arguments=program.command,
             environment={**os.environ, **threads, **launch.to_environment()},
             log=run_dir / "output.log",
         )
-        say(f"computing: {STEPS} steps of {script.name}")
+        say(f"computing: {STEPS} steps of {program.name}")
         _run(command)
-        return _read(run_dir, script)
+        return _read(run_dir, program.name)
 
 
 def _run(command: WorkerCommand) -> None:
@@ -80,7 +80,7 @@ def _run(command: WorkerCommand) -> None:
         raise LaunchError(f"the script could not be measured, {result.reason}:\n{shown}")
 
 
-def _read(run_dir: Path, script: Path) -> ScriptCost:
+def _read(run_dir: Path, name: str) -> ScriptCost:
     has_logs = any((run_dir / "events").glob("*.jsonl"))
     events = list(read_run(run_dir, notes=[])) if has_logs else []
     told = [e.numbers for e in events if isinstance(e, Decision) and e.what == "probe"]
@@ -91,7 +91,7 @@ def _read(run_dir: Path, script: Path) -> ScriptCost:
     if not told or len(times) < 2:
         count = sum(map(len, times.values()))
         raise UsageError(
-            f"{script} made {count} steps that could be measured, and batches of two sizes are "
+            f"{name} made {count} steps that could be measured, and batches of two sizes are "
             f"needed, after {WARM_UP} steps: let it call gangline.prepare(), with a global batch of "
             "two or more, and train for longer"
         )

@@ -29,6 +29,10 @@ def print_end(job: Job, result: JobResult, *, show_traceback: bool) -> None:
         _print_cause(job, result.cause, show_traceback=show_traceback)
     elif result.status == "interrupted":
         err().print(Text(f"interrupted: {result.reason}; all workers have ended", "yellow"))
+    elif result.status == "failed":
+        err().print(Text(result.reason, "bold red"))
+    elif any(worker.has_failed for worker in result.workers):
+        err().print(Text(result.reason, "yellow"))
     summary = read_summary(job.run_dir)
     for line in summary_lines(summary) if summary is not None else []:
         say(line)

@@ -42,6 +42,12 @@ class StepFeed:
         self._recent: deque[StepDone] = deque()
         self._global_batch = 0
 
+    def follow(self, path: Path) -> None:
+        """Another worker's log is followed from here on."""
+        if path != self._path:
+            self._path, self._offset = path, 0
+            self._recent.clear()
+
     def refresh(self) -> None:
         """Reads what was written since the last time."""
         try:
@@ -109,17 +115,32 @@ class ProgressLine:
 
 
 class OutputFollower:
-    """Shows what one worker writes, each line with the worker's id before it."""
+    """Shows what one worker writes; all workers' output has the worker's id before each line."""
 
-    def __init__(self, worker: int, path: Path, console: Console) -> None:
-        self._prefix = f"[{worker}] "
+    def __init__(
+        self, worker: int, path: Path, console: Console, *, has_prefix: bool, is_shown: bool
+    ) -> None:
+        self._prefix = f"[{worker}] " if has_prefix else ""
         self._path = path
         self._console = console
         self._offset = 0
         self._rest = b""
+        self._is_shown = is_shown
+        self.has_shown = False
+        """Whether something was shown."""
+
+    def show(self, is_shown: bool) -> None:
+        """Whether what comes from here on is shown; what came while it was not is left out."""
+        if is_shown and not self._is_shown:
+            self._offset = self._path.stat().st_size if self._path.exists() else 0
+        elif not is_shown:
+            self.close()
+        self._is_shown = is_shown
 
     def tick(self) -> None:
         """Shows the lines that are whole by now."""
+        if not self._is_shown:
+            return
         try:
             with os.fdopen(open_plain(self._path), "rb") as file:
                 file.seek(self._offset)
@@ -139,37 +160,77 @@ class OutputFollower:
             self._rest = b""
 
     def _show(self, line: bytes) -> None:
-        self._console.print(Text(self._prefix + line.decode(errors="replace").rstrip("\r")))
+        self.has_shown = True
+        # Of a line that was written over (a progress bar), the last state is shown.
+        last = line.rstrip(b"\r").rpartition(b"\r")[2]
+        self._console.print(Text(self._prefix + last.decode(errors="replace")))
 
 
 class ScreenWatcher:
-    """Shows a running job; as a context manager it leaves the screen tidy."""
+    """Shows a running job; as a context manager it leaves the screen tidy.
+
+    Without `show_output`, what the main worker prints is shown as it comes; with it, what all do.
+    """
 
     def __init__(
-        self, job: Job, console: Console, *, show_progress: bool, show_output: bool
+        self,
+        job: Job,
+        console: Console,
+        *,
+        show_progress: bool,
+        show_output: bool,
+        is_quiet: bool = False,
     ) -> None:
-        feed = StepFeed(log_path(job.run_dir, "worker 0"))
-        self._progress = ProgressLine(console, feed) if show_progress else None
-        workers = range(len(job.speeds)) if show_output else ()
-        self._followers = [
-            OutputFollower(worker, job.log_of(worker), console) for worker in workers
-        ]
+        self._job = job
+        self._console = console
+        self._is_quiet = is_quiet
+        self._shows_all = show_output
+        self._feed = StepFeed(log_path(job.run_dir, "worker 0"))
+        self._progress = ProgressLine(console, self._feed) if show_progress else None
+        self._followers: dict[int, OutputFollower] = {}
+        num_workers = len(job.speeds) + job.respawns
+        for worker in range(num_workers) if show_output or not is_quiet else ():
+            self._followers[worker] = OutputFollower(
+                worker,
+                job.log_of(worker),
+                console,
+                has_prefix=show_output,
+                is_shown=show_output or worker == 0,
+            )
 
     def __enter__(self) -> ScreenWatcher:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        for follower in self._followers:
+        for follower in self._followers.values():
             follower.close()
         if self._progress is not None:
             self._progress.close()
 
+    def has_shown(self, worker: int) -> bool:
+        """Whether something that a worker wrote was shown."""
+        return worker in self._followers and self._followers[worker].has_shown
+
     def tick(self) -> None:
         """Shows what is new."""
-        for follower in self._followers:
+        for follower in self._followers.values():
             follower.tick()
         if self._progress is not None:
             self._progress.tick()
+
+    def main_is(self, worker: int) -> None:
+        """From here on, this worker's output and progress are shown; unless it is elsewhere."""
+        if worker not in self._followers:
+            return
+        self._feed.follow(log_path(self._job.run_dir, f"worker {worker}"))
+        for number, follower in self._followers.items():
+            if not self._shows_all:
+                follower.show(number == worker)
+
+    def note(self, what: str, reason: str, **numbers: float) -> None:
+        """Shows what people should know."""
+        if not self._is_quiet:
+            self._console.print(Text(reason))
 
     def worker_ended(self, result: WorkerResult) -> None:
         """The end of the job tells how its workers ended."""

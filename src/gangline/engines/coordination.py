@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives a job its coordinator: a process beside the workers, started again when it dies."""
+"""Gives a job its coordinator: a process beside the workers, replaced when it dies or hangs.
+
+A spare stands by, which has loaded everything that takes time, and begins to serve when it is told to.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from gangline.engines.heartbeat import Keeper
 from gangline.engines.local import LocalEngine, WorkerCommand
 from gangline.eventlog import NullWriter
 from gangline.spec.announcement import read_announcement
 from gangline.spec.errors import LaunchError
 from gangline.spec.event import Decision
+from gangline.spec.lifeline import Dissolve, ProcessEnded, Serve, Standing
 from gangline.spec.plainfile import replace_plain
 from gangline.spec.tokens import write_token
 
@@ -24,12 +29,21 @@ if TYPE_CHECKING:
 
 MAX_RESTARTS = 20
 """A coordinator that dies so often will not live; the workers go on without it while they can."""
+SPARE_AFTER_S = 5.0
+"""A job that has run for so long gets a spare: before, starting one would slow its own start down."""
+_NEXT_SPARE_AFTER_S = 1.0
+"""The same, when the spare was needed: the survivors come first."""
 _GRACE_S = 0.2
 """It holds nothing that a killed coordinator would lose."""
+_MAX_STILLBORN = 2
+"""After so many that ended before they served, another port is tried: somebody may have taken it."""
 
 
 def coordinator_process(job: Job, environment: Mapping[str, str]) -> Coordination:
-    """The job's coordinator as a process beside whatever runs the workers; nobody restarts it."""
+    """The job's coordinator as a process beside whatever runs the workers.
+
+    Nobody replaces it, unless somebody calls `tick` often.
+    """
     return Coordination(job, environment, events=NullWriter())
 
 
@@ -40,8 +54,15 @@ class Coordination:
         self._job = job
         self._environment = environment
         self._events = events
-        self._num_restarts = 0
-        self._engine = LocalEngine([self._command(0)], grace_s=_GRACE_S)
+        self._num_started = self._num_restarts = self._num_stillborn = 0
+        self._engine = LocalEngine([], grace_s=_GRACE_S)
+        self._keepers: dict[int, Keeper] = {}
+        self._serving: int | None = None
+        self._serving_since_s = 0.0
+        self._spare_after_s = SPARE_AFTER_S
+        self._spare: int | None = None
+        self._ended: list[ProcessEnded] = []
+        self._is_finished = False
 
     def __enter__(self) -> Coordination:
         if self._job.coordinator is None:
@@ -49,30 +70,121 @@ class Coordination:
             if self._job.profile is not None:
                 replace_plain(self._job.profile_file, self._job.profile.to_json())
             self._engine.start()
+            self._serve(self._start(), port=0)
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._engine.stop()
+        for keeper in self._keepers.values():
+            keeper.close()
+
+    @property
+    def standing(self) -> Standing | None:
+        """How the job stands, as the coordinator said last; None: that is not known."""
+        keeper = None if self._serving is None else self._keepers.get(self._serving)
+        return None if keeper is None else keeper.standing
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether a member of the job has come to the end of its script."""
+        return self._is_finished
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether there is a process that can take the coordinator's place at once."""
+        return self._spare is not None and self._keepers[self._spare].is_loaded
 
     def tick(self) -> None:
-        """Starts the coordinator again if it has died."""
+        """Replaces a coordinator that has died or hangs, and sees to it that there is a spare."""
         for result in self._engine.poll():
-            self._restart(result)
+            self._forget(result.worker)
+            if result.worker == self._serving:
+                self._replace(f"the coordinator ended ({result.reason})")
+        serving = self._serving
+        if serving is None:
+            return
+        fault = self._keepers[serving].look()
+        standing = self.standing
+        self._is_finished = self._is_finished or (standing is not None and standing.is_finished)
+        if standing is not None:
+            self._num_stillborn = 0
+        if fault is not None:
+            # Killed and reaped before there is another one: it must not come back beside it.
+            self._engine.kill(serving)
+            self._forget(serving)
+            self._replace(f"the coordinator hangs: {fault}; it was killed")
+        elif self._spare is not None:
+            self._keepers[self._spare].look()
+        elif time.monotonic() - self._serving_since_s > self._spare_after_s:
+            self._spare = self._start()
 
-    def _restart(self, result: WorkerResult) -> None:
+    def tell_ended(self, result: WorkerResult) -> None:
+        """A worker's process has ended: the coordinator need not wait for it."""
+        ended = ProcessEnded(
+            worker=result.worker,
+            has_failed=result.has_failed,
+            is_replaced=result.has_failed and self._job.respawns > 0,
+        )
+        if not result.stopped:
+            self._ended.append(ended)
+            if self._serving is not None:
+                self._keepers[self._serving].order(ended)
+
+    def dissolve(self, reason: str) -> None:
+        """The job is ended: workers that were started elsewhere shall not wait for what never comes."""
+        if self._serving is not None:
+            own = tuple(range(len(self._job.speeds) + self._job.respawns))
+            self._keepers[self._serving].order(Dissolve(reason=reason, own=own))
+
+    # --- processes -------------------------------------------------------------------------------
+
+    def _start(self) -> int:
+        """One more coordinator process, which waits for its order."""
+        number, keeper = self._num_started, Keeper()
+        self._num_started += 1
+        self._engine.add(self._command(number, keeper.descriptor))
+        keeper.started(self._engine.pid(number))
+        self._keepers[number] = keeper
+        return number
+
+    def _serve(self, number: int, *, port: int) -> None:
+        self._serving, self._serving_since_s = number, time.monotonic()
+        keeper = self._keepers[number]
+        keeper.order(Serve(port=port))
+        for ended in self._ended:
+            keeper.order(ended)
+
+    def _forget(self, number: int) -> None:
+        self._keepers.pop(number).close()
+        if number == self._spare:
+            self._spare = None
+            self._serving_since_s = time.monotonic()  # not at once, if it cannot be started
+            self._spare_after_s = SPARE_AFTER_S
+
+    def _replace(self, what: str) -> None:
         may_restart = self._num_restarts < MAX_RESTARTS
         self._num_restarts += 1
-        what = "restart_coordinator" if may_restart else "give_up_coordinator"
+        self._num_stillborn += 1
+        had_spare = self.has_spare
+        spare, self._spare, self._serving = self._spare, None, None
+        self._spare_after_s = min(SPARE_AFTER_S, _NEXT_SPARE_AFTER_S)
         self._events.write(
             Decision(
                 t=time.time(),
-                what=what,
-                reason=f"the coordinator ended ({result.reason}); the workers go on meanwhile",
-                numbers={"restarts": float(self._num_restarts)},
+                what="restart_coordinator" if may_restart else "give_up_coordinator",
+                reason=f"{what}; the workers go on meanwhile",
+                numbers={
+                    "restarts": float(self._num_restarts),
+                    "had_spare": float(had_spare),
+                },
             )
         )
         if may_restart:
-            self._engine.add(self._command(self._last_port()))
+            port = 0 if self._num_stillborn > _MAX_STILLBORN else self._last_port()
+            self._serve(self._start() if spare is None else spare, port=port)
+        elif spare is not None:
+            self._engine.kill(spare)
+            self._forget(spare)
 
     def _last_port(self) -> int:
         """Where it was found before: workers on other machines know no other place."""
@@ -81,19 +193,21 @@ class Coordination:
         except LaunchError:
             return 0
 
-    def _command(self, port: int) -> WorkerCommand:
+    def _command(self, number: int, lifeline: int) -> WorkerCommand:
         job = self._job
         return WorkerCommand(
-            worker=0,
+            worker=number,
             arguments=(
                 *("-m", "gangline.cli.main", "up"),
-                *("--run-dir", str(job.run_dir), "--name", job.run, "--port", str(port)),
+                *("--run-dir", str(job.run_dir), "--name", job.run),
                 *("--workers", str(len(job.speeds)), "--token-file", str(job.token_file)),
                 *("--reserved", str(len(job.speeds) + job.respawns)),
                 *("--detector", job.detector),
                 *(("--patience", str(job.patience_s)) if job.patience_s is not None else ()),
                 *(("--profile", str(job.profile_file)) if job.profile is not None else ()),
+                *("--lifeline", str(lifeline)),
             ),
             environment=self._environment,
             log=job.run_dir / "coordinator.log",
+            pass_fds=(lifeline,),
         )

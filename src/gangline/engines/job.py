@@ -12,7 +12,7 @@ import msgspec
 from gangline.engines.local import WorkerCommand
 from gangline.spec.enclosure import OPEN, Enclosure
 from gangline.spec.faults import FaultPlan
-from gangline.spec.launch import Launch
+from gangline.spec.launch import DEFAULT_MAX_AWAY_S, Launch
 from gangline.spec.profile import ClusterProfile
 from gangline.spec.structure import Structure
 from gangline.spec.sync import IN_STEP, Sync
@@ -27,7 +27,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     run: str
     run_dir: Path
-    script: Path
+    script: Path | None = None
+    module: str | None = None
+    """Run in place of a script, as `python -m` does."""
     arguments: tuple[str, ...] = ()
     speeds: tuple[float, ...] = (1.0,)
     """One per worker; a worker below 1 paces itself to that fraction of its own speed."""
@@ -62,12 +64,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The address of a coordinator that runs already: the workers join its job."""
     token: Path | None = None
     """The file with that job's token."""
+    announced_in: Path | None = None
+    """The folder in which that coordinator announces itself, if it can be reached from here."""
+    max_away_s: float = DEFAULT_MAX_AWAY_S
+    """How long that coordinator may be away when a worker cannot go on without it."""
     respawns: int = 0
     """How many workers that were killed are started again."""
     keeps_going: bool = False
     """Whether the others go on when a worker ends with an error."""
     enclosures: tuple[Enclosure, ...] = ()
     """What each worker is put into; empty: nothing."""
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """What python is given: the script, or the module, and the arguments."""
+        what = ("-m", self.module) if self.module is not None else (str(self.script),)
+        return (*what, *self.arguments)
 
     @property
     def token_file(self) -> Path:
@@ -98,6 +110,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
                 workers=0 if is_joining else len(self.speeds),
                 token_file=str(self.token_file),
                 coordinator=self.enclosure_of(worker).coordinator or self.coordinator,
+                announced_in=None if self.announced_in is None else str(self.announced_in),
+                max_away_s=self.max_away_s,
                 # A worker with a quota is as slow as it shall be already.
                 speed=1.0 if self.enclosure_of(worker).control_group else speed,
                 shares=self.shares,
@@ -120,7 +134,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return [
             WorkerCommand(
                 worker=place,
-                arguments=(str(self.script), *self.arguments),
+                arguments=self.program,
                 environment={
                     **shared,
                     **self.enclosure_of(place).environment,

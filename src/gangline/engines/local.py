@@ -115,6 +115,19 @@ class LocalEngine:
         ended = [worker for worker, process in self._running.items() if _has_ended(process.pid)]
         return [self._reap(worker) for worker in ended]
 
+    def kill(self, worker: int, *, note: str | None = None) -> WorkerResult:
+        """Kills a running worker and what it started, and waits until it is gone.
+
+        A stopped one, too: it cannot hear anything else. `note` says why, in its result.
+        """
+        _signal_group(self._running[worker].pid, signal.SIGKILL)
+        return self._reap(worker, note=note)
+
+    def is_stopped(self, worker: int) -> bool:
+        """Whether a running worker is stopped by a signal, and does nothing until it is woken."""
+        flags = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._running[worker].pid, flags) is not None
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until all workers have ended, or the time is over; says whether they have."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -156,18 +169,19 @@ class LocalEngine:
         self._running[command.worker] = process
         self._tell_guard(f"+{process.pid}")
 
-    def _reap(self, worker: int) -> WorkerResult:
+    def _reap(self, worker: int, *, note: str | None = None) -> WorkerResult:
         process = self._running[worker]
         # As long as its leader is not reaped, the group's number cannot be given to another one.
         _signal_group(process.pid, signal.SIGKILL)
         returncode = process.wait()
         del self._running[worker]
         self._tell_guard(f"-{process.pid}")
-        failed = returncode != 0 and not self._stopping
+        failed = returncode != 0 and not self._stopping and note is None
         result = WorkerResult.of_returncode(
             worker,
             returncode,
             stopped=self._stopping,
+            note=note,
             traceback=last_traceback(self._commands[worker].log) if failed else None,
         )
         self._results[worker] = result

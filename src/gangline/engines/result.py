@@ -22,6 +22,8 @@ class WorkerResult(msgspec.Struct, frozen=True, kw_only=True):
     """The launcher ended it, because of another worker or because it was told to."""
     traceback: str | None = None
     """The last traceback in the worker's log, where it failed."""
+    note: str | None = None
+    """Why the launcher ended this worker alone, and not the job."""
 
     @property
     def has_failed(self) -> bool:
@@ -52,6 +54,8 @@ class WorkerResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reason(self) -> str:
         """How it ended, in a few words."""
+        if self.note is not None:
+            return self.note
         if self.stopped:
             return "stopped by the launcher"
         if self.signal is not None:
@@ -64,7 +68,13 @@ class WorkerResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_returncode(
-        cls, worker: int, returncode: int, *, stopped: bool, traceback: str | None
+        cls,
+        worker: int,
+        returncode: int,
+        *,
+        stopped: bool,
+        traceback: str | None,
+        note: str | None = None,
     ) -> WorkerResult:
         """From what `subprocess` says: a negative return code is a signal."""
         killed = returncode < 0
@@ -74,6 +84,7 @@ class WorkerResult(msgspec.Struct, frozen=True, kw_only=True):
             signal=signal.Signals(-returncode).name if killed else None,
             stopped=stopped,
             traceback=traceback,
+            note=note,
         )
 
 

@@ -11,6 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from gangline.engines.beyond import Beyond
 from gangline.engines.coordination import Coordination
 from gangline.engines.job import Job, count_cores
 from gangline.engines.local import LocalEngine
@@ -18,7 +19,7 @@ from gangline.engines.respawn import Respawner
 from gangline.engines.supervision import SilentWatcher, Watcher, supervise
 from gangline.eventlog import EventWriter, log_path
 from gangline.spec.errors import GanglineError
-from gangline.spec.event import RunEnded, RunStarted, WorkerEnded
+from gangline.spec.event import Decision, RunEnded, RunStarted, WorkerEnded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,9 +43,11 @@ def run_job(
         events.write(_run_started(job))
         try:
             with Coordination(job, base, events=events) as coordination:
+                beyond = Beyond(job, coordination)
                 result = supervise(
                     engine,
-                    watcher=_Recorder(events, watcher or SilentWatcher(), coordination),
+                    watcher=_Recorder(events, watcher or SilentWatcher(), coordination, beyond),
+                    beyond=beyond,
                     keeps_going=job.keeps_going,
                     replace=Respawner(job, base, cores=count_cores(), events=events).replace,
                 )
@@ -63,14 +66,30 @@ def run_job(
 class _Recorder:
     """Writes the end of each worker to the launcher's log, and passes everything on."""
 
-    def __init__(self, events: EventSink, watcher: Watcher, coordination: Coordination) -> None:
+    def __init__(
+        self, events: EventSink, watcher: Watcher, coordination: Coordination, beyond: Beyond
+    ) -> None:
         self._events = events
         self._watcher = watcher
         self._coordination = coordination
+        self._beyond = beyond
+        self._main = -1
 
     def tick(self) -> None:
         self._coordination.tick()
+        main = self._beyond.main
+        if main not in (-1, self._main):
+            self._main = main
+            self.main_is(main)
         self._watcher.tick()
+
+    def main_is(self, worker: int) -> None:
+        self._watcher.main_is(worker)
+
+    def note(self, what: str, reason: str, **numbers: float) -> None:
+        counts = {name: float(number) for name, number in numbers.items()}
+        self._events.write(Decision(t=time.time(), what=what, reason=reason, numbers=counts))
+        self._watcher.note(what, reason, **numbers)
 
     def worker_ended(self, result: WorkerResult) -> None:
         self._events.write(
@@ -82,13 +101,14 @@ class _Recorder:
                 reason=result.reason,
             )
         )
+        self._coordination.tell_ended(result)
         self._watcher.worker_ended(result)
 
 
 def _run_started(job: Job) -> RunStarted:
     return RunStarted(
         t=time.time(),
-        command=[str(job.script), *job.arguments],
+        command=list(job.program),
         workers=len(job.speeds),
         nodes=list(job.nodes or (f"n{worker}" for worker in range(len(job.speeds)))),
         speeds=list(job.speeds),

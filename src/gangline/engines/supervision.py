@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watches over a running job, and decides what the end of one worker means for the others.
 
-The policy is `_should_stop` and `find_cause`, nothing else: a worker that fails ends the job, and
-the one that is blamed is the one whose failure is not just the echo of another's.
+A worker that fails ends the job, and the one that is blamed is the one whose failure is not just the
+echo of another's. A job is over when nobody trains it any more, whoever started them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,22 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from gangline.engines.result import JobResult, WorkerResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
+    from gangline.engines.beyond import Beyond
     from gangline.engines.local import LocalEngine, WorkerCommand
 
 _POLL_S = 0.02
 _ECHO_S = 0.5
 """How long the cause may take to end after the first worker that merely felt it."""
+STOPPED_GRACE_S = 5.0
+"""How long a worker may stay stopped (SIGSTOP) when the job is over but for it."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -36,6 +41,12 @@ class Watcher(Protocol):
     def worker_ended(self, result: WorkerResult) -> None:
         """A worker has ended."""
 
+    def main_is(self, worker: int) -> None:
+        """This worker prints and saves from here on."""
+
+    def note(self, what: str, reason: str, **numbers: float) -> None:
+        """Something happened that people should know of."""
+
 
 class SilentWatcher:
     """Tells nobody."""
@@ -44,6 +55,12 @@ class SilentWatcher:
         """Nothing to do."""
 
     def worker_ended(self, result: WorkerResult) -> None:
+        """Nothing to do."""
+
+    def main_is(self, worker: int) -> None:
+        """Nothing to do."""
+
+    def note(self, what: str, reason: str, **numbers: float) -> None:
         """Nothing to do."""
 
 
@@ -63,10 +80,11 @@ def supervise(
     engine: LocalEngine,
     *,
     watcher: Watcher,
+    beyond: Beyond,
     keeps_going: bool = False,
     replace: Callable[[WorkerResult], WorkerCommand | None] = lambda result: None,
 ) -> JobResult:
-    """Starts an engine's workers and sees them to their end.
+    """Starts an engine's workers and sees their job to its end, also if others finish it.
 
     Workers that were killed do not end the job; those that end with an error do, unless it
     `keeps_going`. While others run, `replace` says what is started in the place of who ended.
@@ -75,7 +93,8 @@ def supervise(
     told: set[int] = set()
     with stop_signals() as request, engine:
         engine.start()
-        while engine.running and request.number is None:
+        end = _End(engine, watcher, beyond)
+        while request.number is None and (engine.running or end.is_awaiting_others()):
             ended = engine.poll()
             _tell(watcher, engine.results, told)
             for result in ended if engine.running else ():
@@ -85,13 +104,74 @@ def supervise(
             if _should_stop(engine.results, keeps_going=keeps_going):
                 _await_cause(engine)
                 break
+            end.end_stopped()
             watcher.tick()
             time.sleep(_POLL_S)
+        so_far = _conclude(engine.results, request, keeps_going, end)
+        if so_far.status != "done":
+            beyond.dissolve(so_far.reason)
         engine.stop()
         _tell(watcher, engine.results, told)
         watcher.tick()
-        wall_s = time.monotonic() - started_s
-        return _conclude(engine.results, request, wall_s, keeps_going=keeps_going)
+        whole = _conclude(engine.results, request, keeps_going, end)
+        return msgspec.structs.replace(whole, wall_s=time.monotonic() - started_s)
+
+
+class _End:
+    """Whether the job has come to its end, and who keeps the launcher from ending with it."""
+
+    def __init__(self, engine: LocalEngine, watcher: Watcher, beyond: Beyond) -> None:
+        self._engine = engine
+        self._watcher = watcher
+        self._beyond = beyond
+        self._left: dict[int, bool] = {}
+        self._stopped_since_s: float | None = None
+        self._is_told = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether a worker saw the job to its end."""
+        well = [one for one in self._engine.results if one.exit_code == 0 and not one.stopped]
+        return self._beyond.is_finished or any(not self._has_left(one.worker) for one in well)
+
+    def is_awaiting_others(self) -> bool:
+        """Whether workers that were started elsewhere still train the job."""
+        if not self._beyond.is_awaited:
+            return False
+        if not self._is_told:
+            self._is_told = True
+            names = ", ".join(str(one) for one in self._beyond.others)
+            reason = f"all workers that were started here have ended; worker {names} goes on"
+            self._watcher.note("await_others", reason, others=len(self._beyond.others))
+        return True
+
+    def end_stopped(self) -> None:
+        """Ends workers that stay stopped when the job is over but for them."""
+        running = self._engine.running
+        is_over = bool(running) and self.is_finished and not self._beyond.is_awaited
+        if not is_over or not all(self._engine.is_stopped(worker) for worker in running):
+            self._stopped_since_s = None
+            return
+        now = time.monotonic()
+        if self._stopped_since_s is None:
+            self._stopped_since_s = now
+        if now - self._stopped_since_s < STOPPED_GRACE_S:
+            return
+        for worker in running:
+            stayed = f"stayed stopped for {STOPPED_GRACE_S:g} s when the job was over"
+            self._engine.kill(worker, note=f"{stayed}, and was ended")
+            self._watcher.note("end_stopped", f"worker {worker} {stayed}: ended", worker=worker)
+
+    def explain(self) -> str:
+        """Why the job is not finished, though nobody failed."""
+        left = [str(one.worker) for one in self._engine.results if self._has_left(one.worker)]
+        who = f"worker {', '.join(left)} left, and " if left else ""
+        return f"the job is not trained to its end: {who}{self._beyond.explain()}"
+
+    def _has_left(self, worker: int) -> bool:
+        if worker not in self._left:
+            self._left[worker] = self._beyond.has_left(worker)
+        return self._left[worker]
 
 
 @contextlib.contextmanager
@@ -129,11 +209,6 @@ def _is_survivable(result: WorkerResult, keeps_going: bool) -> bool:
     return result.signal is not None or result.ran_out_of_memory or is_out or keeps_going
 
 
-def _has_survivor(results: Sequence[WorkerResult]) -> bool:
-    """Whether a worker saw the job to its end."""
-    return any(result.exit_code == 0 and not result.stopped for result in results)
-
-
 def _is_echo(result: WorkerResult) -> bool:
     """Whether a worker failed only because it lost the others in an exchange."""
     return result.traceback is not None and "errors.Exchange" in result.reason
@@ -157,24 +232,29 @@ def _tell(watcher: Watcher, results: Sequence[WorkerResult], told: set[int]) -> 
 
 
 def _conclude(
-    results: tuple[WorkerResult, ...], request: StopRequest, wall_s: float, *, keeps_going: bool
+    results: tuple[WorkerResult, ...], request: StopRequest, keeps_going: bool, end: _End
 ) -> JobResult:
     cause = find_cause(results)
-    is_lost = _should_stop(results, keeps_going=keeps_going) or not _has_survivor(results)
+    is_lost = _should_stop(results, keeps_going=keeps_going) or not end.is_finished
     if request.number is not None:
         status, reason = "interrupted", f"the launcher got {signal.Signals(request.number).name}"
     elif cause is not None and is_lost:
         status, reason = "failed", f"worker {cause.worker}: {cause.reason}"
+    elif is_lost:
+        status, reason = "failed", end.explain()
     elif cause is not None:
         cause = None
-        lost = ", ".join(str(result.worker) for result in results if result.has_failed)
-        status, reason = "done", f"done without worker {lost}"
+        lost = [one for one in results if one.has_failed]
+        names = ", ".join(
+            str(one.worker) if one.note is None else f"{one.worker} ({one.note})" for one in lost
+        )
+        status, reason = "done", f"done without worker {names}"
     else:
         status, reason = "done", "all workers ended"
     return JobResult(
         status=status,
         reason=reason,
-        wall_s=wall_s,
+        wall_s=0.0,
         workers=results,
         cause=cause,
         interrupted_by=request.number,

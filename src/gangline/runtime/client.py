@@ -24,6 +24,7 @@ from gangline.runtime.beside import Beside
 from gangline.runtime.isolation import ALONE_S, Isolation
 from gangline.runtime.linkprobe import answer
 from gangline.runtime.messages import (
+    FINISHED,
     MAX_MESSAGE_BYTES,
     CheckpointAnswered,
     CheckpointWritten,
@@ -59,6 +60,7 @@ from gangline.runtime.messages import (
     encode,
 )
 from gangline.runtime.probing import find_reached
+from gangline.runtime.refinding import given_up
 from gangline.runtime.teampost import TeamPost
 from gangline.runtime.tls import client_context, explain
 from gangline.spec.errors import (
@@ -68,6 +70,7 @@ from gangline.spec.errors import (
     MismatchError,
     RefusedError,
 )
+from gangline.spec.launch import DEFAULT_MAX_AWAY_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +91,7 @@ than making the message."""
 _KEPT_VIEWS = 64
 _POST_WAIT_S = 600.0
 """How long a team waits for the coordinator, which may be away, or for the other teams."""
-_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_RETRY_S = (0.05, 0.1, 0.2, 0.2, 0.2, 0.5, 1.0)
 _UNAUTHORISED = (401, 403)
 _REFUSED = "the coordinator refused this worker"
 
@@ -106,12 +109,14 @@ class ControlClient:
         authority: str | None = None,
         waiting_s: Callable[[], float] = lambda: 0.0,
         alone_s: float = ALONE_S,
+        max_away_s: float = DEFAULT_MAX_AWAY_S,
     ) -> None:
         """`authority` is a PEM file: who must vouch for a coordinator that speaks TLS.
 
         `break_off` is told the oldest group, and gathering of founders, that is not given up;
         `waiting_s` says how long this worker has been in its present exchange; where that, and the
         coordinator's absence, last for longer than `alone_s` while no member is reached, it ends.
+        When it needs a coordinator that has been away for `max_away_s`, it gives up.
         """
         self.is_elastic = hello.is_elastic
         """Whether a lost group can be replaced while the job goes on."""
@@ -152,9 +157,12 @@ class ControlClient:
         self._saved: dict[str, SavedBy | None] = {}
         self._refusal: LaunchError | MismatchError | None = None
         self._stopped: Stopped | None = None
+        self._is_dissolved = False
         self._latency_s = 0.0
         self._heard_s = time.perf_counter()
         self._hung_up_s = 0.0
+        self._max_away_s = max_away_s
+        self._away_since_s: float | None = time.monotonic()
         self._beside = _start_beside(token, authority) if hello.is_elastic else None
         self._threads = [
             threading.Thread(target=self._receive, name="gangline-control-in", daemon=True),
@@ -297,6 +305,11 @@ class ControlClient:
 
         return self._wait(find_or_give_up, _POST_WAIT_S, what)
 
+    def check_dissolved(self) -> None:
+        """Raises what the coordinator said where whoever started the job has ended it."""
+        if self._is_dissolved and self._refusal is not None:
+            raise self._refusal
+
     def wait_moved(self) -> None:
         """Waits until this worker is in another team, or may go."""
         self._wait(lambda: self.has_moved or self.is_dismissed or None, _POST_WAIT_S, "a team")
@@ -343,7 +356,7 @@ class ControlClient:
             self._threads[1].join(1.0)
         self._has_said_goodbye = True
 
-    def close(self, reason: str = "done") -> None:
+    def close(self, reason: str = FINISHED) -> None:
         """Says goodbye, if it has not, and ends both threads."""
         if not self._has_said_goodbye:
             self.say_goodbye(Goodbye(reason=reason))
@@ -380,7 +393,14 @@ class ControlClient:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
-                self._changed.wait(left)
+                self._changed.wait(min(left, self._patience_with_coordinator()))
+
+    def _patience_with_coordinator(self) -> float:
+        """How much longer it may be away, or what is to be said where it was away for too long."""
+        away_s = 0.0 if self._away_since_s is None else time.monotonic() - self._away_since_s
+        if away_s >= self._max_away_s:
+            raise given_up(self._find_url, away_s=away_s)
+        return self._max_away_s - away_s
 
     def _receive(self) -> None:
         attempt = 0
@@ -407,6 +427,8 @@ class ControlClient:
             if not self._is_closed and self._is_cut_off():
                 self._refuse(LeftBehindError(self._isolation.explain()))
             with self._changed:
+                if self._away_since_s is None:
+                    self._away_since_s = time.monotonic()
                 self._connection = None
                 cut_s = self._cut_until_s - time.monotonic()
                 if not self._is_closed:
@@ -443,6 +465,7 @@ class ControlClient:
             connection.send(encode(message))
         with self._changed:
             self._heard_s = time.perf_counter()
+            self._away_since_s = None
             self._connection = connection
             self._changed.notify_all()
 
@@ -453,6 +476,7 @@ class ControlClient:
                 self._latency_s = time.perf_counter() - sent_s
                 return
             case Refused(reason=reason, is_left_behind=is_left_behind):
+                self._is_dissolved = message.is_dissolved
                 text = f"{_REFUSED}: {reason}"
                 # Who was never in a view may be refused for what all workers have in common.
                 kind = RefusedError if self._published else LaunchError

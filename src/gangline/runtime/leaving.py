@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangline.collectives import OutsiderGroup
 from gangline.runtime.memory import ending_error, is_out_of_memory, lowered
-from gangline.runtime.messages import Exhausted, Leaving
+from gangline.runtime.messages import BROKEN, FINISHED, LEFT, Exhausted, Leaving
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 _DEFAULTS = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
 """A script that handles one of these itself keeps its own handler."""
+
+
+def farewell(*, has_left: bool) -> str:
+    """Why this worker says goodbye, as it ends."""
+    if has_left:
+        return LEFT
+    return FINISHED if ending_error() is None else BROKEN
 
 
 class LeaveSignals:
@@ -73,6 +80,7 @@ class Departure:
         client = self._session.client
         if client is None or self._signals is None:
             return False
+        client.check_dissolved()
         if self._signals.received is not None and not self._is_told:
             self._is_told = True
             client.send(Leaving())

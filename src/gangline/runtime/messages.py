@@ -160,10 +160,16 @@ class Finished(Message, frozen=True, kw_only=True, tag="finished"):
     """The group that it is in."""
 
 
+FINISHED, LEFT, BROKEN = "done", "left", "failed"
+"""Why a worker says goodbye: its script came to its end, it was asked to leave, or it ends with an
+error."""
+
+
 class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
     """The worker leaves on purpose."""
 
     reason: str
+    """One of the above, or words for people."""
     position: tuple[int, ...] = ()
     """How far it has come, where its script ended by itself and nobody had asked it to leave."""
 
@@ -446,6 +452,8 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     reason: str
     is_left_behind: bool = False
     """The job has ended without this worker, which had trained in it."""
+    is_dissolved: bool = False
+    """Whoever started the job has ended it: the worker does not train on alone."""
 
 
 FromWorker = (

@@ -12,7 +12,8 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from gangline.eventlog import NullWriter
 from gangline.runtime.environment import TorchRun
-from gangline.spec.announcement import read_announcement
+from gangline.runtime.refinding import coordinator_of
+from gangline.spec.launch import DEFAULT_MAX_AWAY_S
 from gangline.spec.sync import IN_STEP, Sync
 from gangline.spec.tokens import make_token, read_token
 
@@ -39,6 +40,8 @@ class Place:
     workers: int = 1
     find_coordinator: Callable[[], str] | None = None
     """The coordinator's address, looked up anew whenever it is needed; None for a job of one."""
+    max_away_s: float = DEFAULT_MAX_AWAY_S
+    """How long it may be away when it is needed."""
     token: str = ""
     run_dir: str | None = None
     speed: float = 1.0
@@ -79,7 +82,8 @@ def place_of(launch: Launch | TorchRun | None, *, timeout_s: float) -> Place:
         run=launch.run,
         worker=launch.worker,
         workers=launch.workers,
-        find_coordinator=lambda: launch.coordinator or read_announcement(Path(launch.run_dir)).url,
+        find_coordinator=lambda: coordinator_of(launch),
+        max_away_s=launch.max_away_s,
         token=read_token(Path(launch.token_file)),
         run_dir=launch.run_dir,
         speed=launch.speed,

@@ -18,6 +18,7 @@ from gangline.runtime.communicator import Communicator
 from gangline.runtime.environment import find_launch
 from gangline.runtime.founding import meet, report
 from gangline.runtime.isolation import ALONE_S
+from gangline.runtime.leaving import farewell
 from gangline.runtime.memory import ending_error
 from gangline.runtime.messages import PROTOCOL_VERSION, Goodbye, Hello
 from gangline.runtime.place import Place, place_of
@@ -89,7 +90,7 @@ class Session:
         self.events.write(event)
 
     def say_goodbye(self, training: Training | None) -> None:
-        """Tells the coordinator that this worker ends, and where, if its script ends by itself.
+        """Tells the coordinator why this worker ends, and where, if its script ends by itself.
 
         Before anything is closed: the others must not take it for one that was lost.
         """
@@ -97,7 +98,8 @@ class Session:
             return
         is_script = training is not None and training.is_ended_by_script and ending_error() is None
         position = tuple(training.position) if training is not None and is_script else ()
-        self.client.say_goodbye(Goodbye(reason="done", position=position))
+        reason = farewell(has_left=training is not None and training.has_left)
+        self.client.say_goodbye(Goodbye(reason=reason, position=position))
 
     def close(self) -> None:
         """Ends all threads, closes all sockets and the log."""
@@ -148,6 +150,7 @@ def open_session(
         break_off=lambda *before: _break_off(communicator, door, before=before),
         waiting_s=lambda: communicator.waiting_s,
         alone_s=min(ALONE_S, timeout_s / 2),
+        max_away_s=place.max_away_s,
     )
     try:
         gathered, communicator.group = meet(

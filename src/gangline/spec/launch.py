@@ -21,6 +21,8 @@ TRANSPORTS = ("wire", "wire-tcp", "gloo", "nccl")
 """What can move gradients: our own (sharing memory within a host, or TCP always), torch's on CPUs,
 and torch's between GPUs."""
 
+DEFAULT_MAX_AWAY_S = 60.0
+
 NON_FINITE = ("keep", "evict")
 """What happens to a worker whose gradient is wrong: nothing but being named, or it is put out."""
 
@@ -40,6 +42,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The file that holds the run's token."""
     coordinator: str | None = None
     """The coordinator's address, `ws://HOST:PORT`; None where it announces itself in the run folder."""
+    announced_in: str | None = None
+    """The folder in which the coordinator announces itself, where that is not the worker's own."""
+    max_away_s: float = DEFAULT_MAX_AWAY_S
+    """How long the coordinator may be away when the worker cannot go on without it."""
     speed: float = 1.0
     """Below 1, the worker paces itself to this fraction of its own speed."""
     shares: tuple[float, ...] | None = None

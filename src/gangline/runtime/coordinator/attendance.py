@@ -36,6 +36,8 @@ class Attendance:
 
     def find_away(self, team: Team, now: float) -> str | None:
         """Why a team is lost: none of its members has been connected for too long."""
+        if team.hub.has_all_ended:
+            return "the processes of all its workers have ended"
         workers = {one.worker: one for one in team.hub.status().workers}
         if any(workers[member].is_connected for member in team.members):
             team.away_since_s = None

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
-from gangline.runtime.coordinator.hub import JOB_OVER
+from gangline.runtime.coordinator.hub import OVER
 from gangline.runtime.coordinator.limits import Bucket, Limits
 from gangline.runtime.coordinator.openapi import document
 from gangline.runtime.coordinator.sanity import check_message
@@ -36,6 +36,7 @@ from gangline.runtime.messages import (
     encode,
 )
 from gangline.spec.errors import UsageError
+from gangline.spec.lifeline import ProcessEnded
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from gangline.runtime.certificates import Authority
     from gangline.runtime.coordinator.federation import Federation
     from gangline.runtime.coordinator.hub import Outgoing
+    from gangline.runtime.coordinator.lifeline import Lifeline
     from gangline.spec.address import WireAddress
 
 T = TypeVar("T")
@@ -65,8 +67,16 @@ _log = logging.getLogger("gangline.coordinator")
 class Desk:
     """Reads what comes, asks the hub, and delivers what it says."""
 
-    def __init__(self, hub: Federation, *, limits: Limits, authority: Authority | None) -> None:
+    def __init__(
+        self,
+        hub: Federation,
+        *,
+        limits: Limits,
+        authority: Authority | None,
+        lifeline: Lifeline | None = None,
+    ) -> None:
         self._hub = hub
+        self._lifeline = lifeline
         self._limits = limits
         self._authority = authority
         self._queues: dict[int, asyncio.Queue[FromCoordinator]] = {}
@@ -109,12 +119,9 @@ class Desk:
 
     async def leave(self, request: Request) -> Response:
         """Somebody wants a worker to leave the job."""
-
-        def leave(asked: LeaveRequest) -> list[Outgoing]:
-            act = self._hub.expect_without if asked.has_ended else self._hub.ask_to_leave
-            return act(asked.worker)
-
-        return await self._order(request, LeaveRequest, leave)
+        return await self._order(
+            request, LeaveRequest, lambda asked: self._hub.ask_to_leave(asked.worker)
+        )
 
     async def busy(self, request: Request) -> Response:
         """Somebody beside a worker says that it computes."""
@@ -212,6 +219,8 @@ class Desk:
         while True:
             await asyncio.sleep(_TICK_S)
             try:
+                if self._lifeline is not None:
+                    self._follow(self._lifeline)
                 self._deliver(self._hub.tick())
                 if self._survey is not None:
                     self._deliver(self._survey.tick(time.monotonic()))
@@ -219,6 +228,15 @@ class Desk:
                 if repr(error) != last:
                     last = repr(error)
                     _log.exception("the hub could not look around")
+
+    def _follow(self, lifeline: Lifeline) -> None:
+        """Does what the launcher says, and tells it how the job stands."""
+        lifeline.beat(self._hub.standing(), time.monotonic())
+        for order in lifeline.take_orders():
+            if isinstance(order, ProcessEnded):
+                self._deliver(self._hub.note_ended(order))
+            else:
+                self._deliver(self._hub.dissolve(order.reason, own=order.own))
 
     async def _listen(self, websocket: WebSocket, worker: int) -> None:
         limits = self._limits
@@ -301,7 +319,7 @@ class Desk:
 
     async def _refuse(self, websocket: WebSocket, reason: str) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-            refusal = Refused(reason=reason[:_MAX_REASON], is_left_behind=reason == JOB_OVER)
+            refusal = Refused(reason=reason[:_MAX_REASON], is_left_behind=reason == OVER.reason)
             await websocket.send_bytes(encode(refusal))
             await websocket.close(_POLICY_VIOLATION)
 

@@ -21,8 +21,9 @@ from gangline.control.autosync import SyncWatch
 from gangline.control.watch import MIN_PATIENCE_S
 from gangline.planning.relaxing import choose_sync, groups_by_place
 from gangline.runtime.coordinator.founding import Founder, check_can_part
-from gangline.runtime.coordinator.hub import JOB_OVER, LEFT_BEHIND, Hub, Outgoing
+from gangline.runtime.coordinator.hub import LEFT_BEHIND, OVER, Hub, Outgoing
 from gangline.runtime.coordinator.journal import Ended, NoJournal
+from gangline.runtime.coordinator.progress import Progress
 from gangline.runtime.coordinator.status import ReplanRequest, Status
 from gangline.runtime.coordinator.team import TeamFactory
 from gangline.runtime.coordinator.teams import Teams
@@ -43,6 +44,7 @@ from gangline.runtime.messages import (
 )
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
+from gangline.spec.lifeline import Standing
 from gangline.spec.sync import AUTO, IN_STEP
 from gangline.spec.view import View
 
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from gangline.runtime.coordinator.replanning import Planning
     from gangline.runtime.coordinator.team import Team
     from gangline.runtime.position import Position
+    from gangline.spec.lifeline import ProcessEnded
     from gangline.spec.sync import Sync
 
 
@@ -103,6 +106,10 @@ class Federation:
         self._watch: SyncWatch | None = None
         """Where it is left to `auto` how the workers are held together."""
         self._ready: dict[int, Ready] = {}
+        """What those were ready for that were made teams."""
+        self._newest_ready: dict[int, Ready] = {}
+        """What everybody was ready for, who only came to enter a team, too."""
+        self._progress = Progress(clock())
         self._ended: dict[int, Position] = {}
         """Whose script has ended by itself, in whichever team, and where."""
         self._stopped: Stopped | None = None
@@ -115,6 +122,7 @@ class Federation:
 
     def connect(self, hello: Hello) -> tuple[int, list[Outgoing]]:
         """A worker said hello: its number, and what to tell whom. Raises UsageError for it to read."""
+        self._progress.hear(hello.worker, self._clock())
         if self._teams is None:
             return self._root.connect(hello)
         known = self._teams.team_of(hello.worker)
@@ -142,9 +150,28 @@ class Federation:
         if self._teams is not None:
             self._teams.see_busy(worker)
 
-    def expect_without(self, worker: int) -> list[Outgoing]:
-        """Whoever starts the workers says that one has ended: the founders do not wait for it."""
-        return self._root.expect_without(worker) if self._teams is None else []
+    def note_ended(self, ended: ProcessEnded) -> list[Outgoing]:
+        """Whoever starts the workers says that one's process is no more: nobody waits for it."""
+        return self._hub_of(ended.worker).note_ended(ended)
+
+    def dissolve(self, reason: str, *, own: tuple[int, ...]) -> list[Outgoing]:
+        """Whoever started the job ends it: what all but its own workers, which it ends, are told."""
+        told = f"the job was ended where it had been started: {reason}"
+        refused = Refused(reason=told, is_dissolved=True)
+        others = sorted({*self._root.hellos} - {*own})
+        return [Outgoing(worker, refused) for worker in others]
+
+    def standing(self) -> Standing:
+        """How the job stands, for whoever started it."""
+        hubs = [self._root] if self._teams is None else [team.hub for team in self._teams.active]
+        members = [member for hub in hubs for member in hub.members]
+        present = tuple(member for hub in hubs for member in hub.present)
+        return Standing(
+            present=present,
+            silent_s=self._progress.silent_s(present, self._clock()),
+            is_finished=self._progress.is_finished,
+            main=members[0] if members else -1,
+        )
 
     def tick(self) -> list[Outgoing]:
         """Time has passed: looks whether somebody is missing, and grants what was asked for."""
@@ -157,8 +184,11 @@ class Federation:
 
     def receive(self, worker: int, message: FromWorker) -> list[Outgoing]:
         """A worker said something after its hello."""
+        self._progress.hear(worker, self._clock())
+        if isinstance(message, Goodbye) and worker in self._hub_of(worker).members:
+            self._progress.note_goodbye(message)
         if isinstance(message, Ready):
-            message = self._resolved(message)
+            message = self._newest_ready[worker] = self._resolved(message)
         if isinstance(message, Measured) and self._watch is not None:
             self._watch.see_step(worker, exchange_s=message.exchange_s, compute_s=message.compute_s)
         if isinstance(message, Saved):
@@ -172,7 +202,7 @@ class Federation:
             self._teams.reach.hear(worker, message)
         team = self._teams.team_of(worker)
         if team is None:
-            return self._adopt(worker)
+            return self._adopt(worker, message)
         if isinstance(message, OfTeam) and not team.is_meant(message):
             self._drop_late(worker, message, team)
             return []
@@ -425,7 +455,7 @@ class Federation:
             return known
         active = self._teams.active
         if not active:
-            raise UsageError(JOB_OVER)
+            raise UsageError(OVER.reason)
         return min(
             active,
             key=lambda team: (
@@ -435,15 +465,19 @@ class Federation:
             ),
         )
 
-    def _adopt(self, worker: int) -> list[Outgoing]:
-        """A worker is back whose team was given up: it enters another one, and copies its state."""
+    def _adopt(self, worker: int, message: FromWorker) -> list[Outgoing]:
+        """A worker's team was given up: it enters another one, and copies its state.
+
+        It may have trained in that team, or have only just come to enter it.
+        """
         assert self._teams is not None
-        hello, ready = self._root.hellos.get(worker), self._root.readied(worker)
-        ready = self._ready.get(worker, ready)
-        if hello is None or ready is None:
+        hello = self._root.hellos.get(worker)
+        known = self._ready.get(worker, self._root.readied(worker))
+        ready = message if isinstance(message, Ready) else self._newest_ready.get(worker, known)
+        if hello is None or isinstance(message, Goodbye):
             return []
         if not self._teams.active:
-            return [Outgoing(worker, LEFT_BEHIND)]
+            return [Outgoing(worker, OVER if known is None else LEFT_BEHIND)]
         return self._enter(worker, hello, ready)
 
     def _enter(self, worker: int, hello: Hello, ready: Ready | None) -> list[Outgoing]:

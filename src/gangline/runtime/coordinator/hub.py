@@ -52,13 +52,13 @@ from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
     from gangline.runtime.coordinator.status import ReplanRequest
+    from gangline.spec.lifeline import ProcessEnded
 
 
 MAX_GATHERINGS = 5
 """So often founders may fail to reach each other while none of them is lost."""
 
-JOB_OVER = "the job is over, its workers have ended"
-_OVER = Refused(reason=JOB_OVER, is_left_behind=True)
+OVER = Refused(reason="the job is over, its workers have ended", is_left_behind=True)
 LEFT_BEHIND = Refused(
     reason=(
         "the job has ended without this worker, which did not answer for too long: its parameters "
@@ -86,7 +86,7 @@ class Hub(Mind):
         self._roster.check(hello, run=self._run, members=self._members)
         is_known = hello.worker in self._dismissed or self._roster.has_trained(hello.worker)
         if self._is_over and not is_known:
-            raise UsageError(JOB_OVER)
+            raise UsageError(OVER.reason)
         worker, is_new = self._roster.greet(hello)
         if is_new:
             self._dismissed.discard(worker)
@@ -105,10 +105,18 @@ class Hub(Mind):
         """A worker computes, and cannot say so itself."""
         self._lookout.watch.see_busy(worker, self._clock())
 
-    def expect_without(self, worker: int) -> list[Outgoing]:
-        """Whoever starts the workers says that one has ended: the founders do not wait for it."""
-        self._roster.lose_connection(worker)
-        self._roster.expected -= self._roster.founded is None
+    def note_ended(self, ended: ProcessEnded) -> list[Outgoing]:
+        """Whoever starts the workers says that one's process is no more: nobody waits for it.
+
+        Unless somebody takes its place: with another number, as the founder that was expected.
+        """
+        if self._roster.founded is not None:
+            if ended.has_failed:
+                self._roster.ended.add(ended.worker)
+                self.disconnect(ended.worker)
+            return self._look()
+        self._roster.lose_connection(ended.worker)
+        self._roster.expected -= not ended.is_replaced
         return self._gather() if self._roster.found() else []
 
     def tick(self) -> list[Outgoing]:
@@ -179,6 +187,8 @@ class Hub(Mind):
                 raise UsageError(f"worker {worker} speaks for a team, and this job has none")
 
     def _on_ready(self, worker: int, ready: Ready) -> list[Outgoing]:
+        if self._is_over and worker not in self._members:
+            return [Outgoing(worker, LEFT_BEHIND if self._roster.has_trained(worker) else OVER)]
         try:
             self._roster.set_ready(worker, ready)
         except UsageError as error:
@@ -208,6 +218,8 @@ class Hub(Mind):
         if change is None or change.last in self._dismissed:
             return asked
         if change.last is not None:
+            if self._roster.newcomers(self._control.members, self._dismissed):
+                return asked  # they need somebody whose state they copy
             self._dismissed.add(change.last)
             return [*asked, Outgoing(change.last, Dismissed())]
         if change.leaving:
@@ -313,7 +325,7 @@ class Hub(Mind):
         self._dismissed |= spare  # they did what they could: this is no failure of theirs
         dismissals = [Outgoing(one, Dismissed()) for one in sorted(spare)]
         return dismissals + [
-            Outgoing(one, LEFT_BEHIND if has_trained(one) else _OVER)
+            Outgoing(one, LEFT_BEHIND if has_trained(one) else OVER)
             for one in late
             if one not in spare
         ]

@@ -87,7 +87,8 @@ class Lookout:
         """Whether a restart is so recent that who is not here may still come back."""
         if self._resumed_s is None:
             return False
-        is_all_here = all(self._roster.workers[one].is_connected for one in self.watch.members)
+        workers, ended = self._roster.workers, self._roster.ended
+        is_all_here = all(workers[one].is_connected or one in ended for one in self.watch.members)
         if is_all_here or now - self._resumed_s > RETURN_S:
             self._resumed_s = None
         return self._resumed_s is not None

@@ -142,6 +142,17 @@ class Mind:
         return () if self._control is None else self._control.members
 
     @property
+    def present(self) -> tuple[int, ...]:
+        """The members that have not said goodbye, and whose processes are not known to have ended."""
+        workers, ended = self._roster.workers, self._roster.ended
+        return tuple(m for m in self.members if workers[m].state != "gone" and m not in ended)
+
+    @property
+    def has_all_ended(self) -> bool:
+        """Whether the processes of all members are known to have ended."""
+        return bool(self.members) and self._roster.ended.issuperset(self.members)
+
+    @property
     def control(self) -> ControlState | None:
         """What is known of the members; None before there is a view."""
         return self._control

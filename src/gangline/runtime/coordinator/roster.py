@@ -43,6 +43,8 @@ class Roster:
             worker: _status(worker, hello) for worker, hello in self.hellos.items()
         }
         self._lowered: dict[int, int] = memory.lowered
+        self.ended: set[int] = set()
+        """Whose process has ended, as whoever started it says: it will not come back."""
         self.detector: Detector = RobustDetector()
         """Tells which members are slower than usual."""
         self.whole: Whole | None = None
@@ -75,6 +77,7 @@ class Roster:
         self.hellos[worker] = hello
         if known is None or is_new:
             self.workers[worker] = known = _status(worker, hello)
+            self.ended.discard(worker)
         known.is_connected = True
         if hello.replaces in self._lowered:
             self._lowered.setdefault(worker, self._lowered[hello.replaces])
@@ -86,6 +89,15 @@ class Roster:
             self.workers[worker].is_connected = False
         if self.founded is None:
             self.hellos.pop(worker, None)
+
+    def newcomers(self, members: Iterable[int], dismissed: Iterable[int]) -> list[int]:
+        """Who has come to take part, and does not yet."""
+        away = {*members, *dismissed}
+        return [
+            one.worker
+            for one in self.workers.values()
+            if one.is_connected and one.state in ("connected", "ready") and one.worker not in away
+        ]
 
     def set_ready(self, worker: int, ready: Ready) -> None:
         """A worker has prepared its model. Raises UsageError where it is not the founders' model."""

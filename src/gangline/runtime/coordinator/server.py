@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gangline.runtime.coordinator.federation import Federation
+    from gangline.runtime.coordinator.lifeline import Lifeline
     from gangline.runtime.tls import ServerTls
 
 _START_TIMEOUT_S = 10.0
@@ -41,13 +42,20 @@ class CoordinatorServer:
         port: int = 0,
         tls: ServerTls | None = None,
         limits: Limits | None = None,
+        lifeline: Lifeline | None = None,
     ) -> None:
+        """`lifeline` leads to the launcher that started this process, if one did."""
         self.hub = hub
         limits = limits or Limits()
         self._socket = _bind(host, port)
         scheme = "ws" if tls is None else "wss"
         self.url = f"{scheme}://{_in_url(host)}:{self._socket.getsockname()[1]}"
-        desk = Desk(hub, limits=limits, authority=None if tls is None else tls.authority)
+        desk = Desk(
+            hub,
+            limits=limits,
+            authority=None if tls is None else tls.authority,
+            lifeline=lifeline,
+        )
         self.entrance = Entrance(
             self._socket, limits=limits, tls=None if tls is None else tls.context
         )

@@ -42,8 +42,6 @@ class LeaveRequest(msgspec.Struct, kw_only=True):
     """What `gangline leave` sends."""
 
     worker: int
-    has_ended: bool = False
-    """Its process is no more: where the job has not begun, it begins without it."""
 
 
 class BusyRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
