@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scripts import in gangline's place when they run as the plain originals: nothing happens."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+is_main = is_update = lambda: True
+is_ghost = lambda: False  # noqa: E731
+epochs = range
+no_sync = main_first = nullcontext
+save = torch.save
+
+
+def init() -> None:
+    pass
+
+
+def prepare(*objects: Any, **options: Any) -> Any:
+    return objects
+
+
+def mean(value: Any, weight: float = 1.0) -> Any:
+    return value
+
+
+def sum(value: Any) -> Any:
+    return value
+
+
+def any(flag: bool) -> bool:
+    return flag
+
+
+def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
+    return loader
+
+
+def batches(length: int, *, global_batch: int, shuffle: bool = False) -> DataLoader[Any]:
+    data: Sequence[int] = range(length)
+    return DataLoader(data, batch_size=global_batch, shuffle=shuffle, collate_fn=list)  # type: ignore[arg-type]
