@@ -19,7 +19,7 @@ no_sync = main_first = nullcontext
 save = torch.save
 
 
-def init() -> None:
+def init(**options: Any) -> None:
     pass
 
 
