@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "scripts"))
 
-from loop_fuzzer import Tally, judge
+from loop_fuzzer import Tally, judge, warm_up
 from loop_programs import draw
 
 from gangline.testing import WorkerPool
@@ -35,6 +35,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
     tally, begin_s = Tally(), time.monotonic()
     with WorkerPool() as pool:
+        warm_up(pool)
         for seed in range(options.first, options.first + options.loops):
             tally.add(seed, judge(draw(seed), pool))
             for failed, text in tally.failures[-1:]:

@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parent))
 
 import no_gangline
 import torch
-from loop_programs import Loss, Op, Program, draw, shrink, text_of
+from loop_programs import MOST_WORKERS, Loss, Op, Program, draw, shrink, text_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
@@ -284,6 +284,15 @@ def work(program: Program) -> dict[str, Any]:
         return perform(program, gangline)
 
 
+def do_nothing() -> None:
+    """What a pool's processes do first: they have this module imported then, and torch with it."""
+
+
+def warm_up(pool: WorkerPool) -> None:
+    """Starts the pool's processes, which takes as long as it takes."""
+    pool.run(do_nothing, MOST_WORKERS, deadline_s=200)
+
+
 # --- what comes of it ----------------------------------------------------------------------------
 
 
@@ -358,6 +367,7 @@ class Tally:
 def try_all(seeds: range, pool: WorkerPool) -> Tally:
     """Draws, runs and judges a program for each seed."""
     tally = Tally()
+    warm_up(pool)
     for seed in seeds:
         tally.add(seed, judge(draw(seed), pool))
     return tally
@@ -370,6 +380,7 @@ def main() -> None:
     options = parser.parse_args()
     program = draw(options.seed)
     with WorkerPool() as pool:
+        warm_up(pool)
         if options.shrink:
             program = shrink(program, lambda one: judge(one, pool).kind == "wrong")
         verdict = judge(program, pool)

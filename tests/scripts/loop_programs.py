@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 WHEN = ("always", "update", "even", "odd")
 """In every batch; when the global batch is complete; then, but only in every other update."""
 OPTIMIZERS = ("SGD", "Adam", "RMSprop")
+MOST_WORKERS = 3
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Program:
 def draw(seed: int) -> Program:
     """The program of a seed."""
     chance = random.Random(seed)
-    workers = chance.choice((2, 2, 3))
+    workers = chance.choice((2, 2, MOST_WORKERS))
     batch = chance.randrange(workers, 11)
     models = chance.choice((1, 1, 2, 2, 3))
     accumulate = chance.choice((1, 1, 1, 2, 3))
@@ -139,7 +140,8 @@ def _draw_body(
     ahead: int,
 ) -> tuple[Op, ...]:
     body: list[Op] = []
-    if chance.random() < 0.6 or len(optimizers) == 1:  # all losses, then all steps
+    # A model must not move between the parts of a window, so there all steps come last.
+    if accumulate > 1 or len(optimizers) == 1 or chance.random() < 0.6:
         body += [Op("forward", one) for one in range(len(losses))]
         body += [_draw_backward(chance, one, accumulate) for one in range(len(losses))]
         for number in range(len(optimizers)):
@@ -162,10 +164,19 @@ def _draw_body(
     if accumulate == 1:
         for _ in range(chance.choice((0, 0, 0, 1, 2))):
             at = chance.randrange(len(body) - 1)
-            body[at], body[at + 1] = body[at + 1], body[at]
+            if (body[at].do, body[at + 1].do) != ("forward", "backward"):
+                body[at], body[at + 1] = body[at + 1], body[at]
     if ahead:
-        body.insert(chance.randrange(len(body) + 1), Op("fetch"))
+        body.insert(_draw_fetch(chance, body, accumulate), Op("fetch"))
     return tuple(body)
+
+
+def _draw_fetch(chance: random.Random, body: list[Op], accumulate: int) -> int:
+    """Where the next batch is fetched: `is_update()` is asked of the present one before."""
+    if accumulate == 1:
+        return chance.randrange(len(body) + 1)
+    last_pass = max(at for at, op in enumerate(body) if op.do == "backward")
+    return chance.choice((*range(last_pass + 1), len(body)))
 
 
 def _draw_backward(chance: random.Random, loss: int, accumulate: int) -> Op:
@@ -237,8 +248,12 @@ def _line(op: Op, program: Program) -> str:
         "always": "",
         "update": f"if is_update(){own}: ",
         "even": f"if is_update(){own} and the number of updates is even: ",
-        "odd": "if the number of updates is odd: ",
+        "odd": f"if is_update(){own} and the number of updates is odd: ",
     }[op.when]
+    if op.do == "backward" and op.when == "odd":
+        when = "if the number of updates is odd: "
+    elif op.do == "freeze":
+        when = "if the number of updates is even: "
     what = {
         "zero": f"opt{op.of}.zero_grad({'set_to_none=False' if op.how == 'zeros' else ''})",
         "forward": f"loss{op.of} = forward(batch)",
@@ -248,7 +263,7 @@ def _line(op: Op, program: Program) -> str:
         "schedule": f"scheduler{op.of}.step()",
         "mean": f"note the mean of loss{op.of} over the global batch",
         "evaluate": f"evaluate(model {op.of})",
-        "freeze": f"freeze the first layer of model {op.of}, else unfreeze it",
+        "freeze": f"freeze the first layer of model {op.of} (else unfreeze it)",
         "fetch": "fetch the next batch",
     }[op.do]
     suffix = f"  # {op.how}" if op.how not in ("", "none", "zeros") else ""
@@ -258,29 +273,51 @@ def _line(op: Op, program: Program) -> str:
 # --- looking for less ----------------------------------------------------------------------------
 
 
+def is_sensible(program: Program) -> bool:
+    """Whether the loop means the same whatever the parts are into which a global batch is cut."""
+    kinds = [op.do for op in program.body]
+    if not {"backward", "step"} <= {*kinds} or (program.ahead > 0) != ("fetch" in kinds):
+        return False
+    if any(
+        op.do in ("mean", "evaluate", "schedule") and op.when == "always" for op in program.body
+    ):
+        return False
+    computed = {op.of for op in program.body if op.do == "forward"}
+    if any(op.do == "backward" and op.of not in computed for op in program.body):
+        return False
+    last_pass = max(at for at, kind in enumerate(kinds) if kind == "backward")
+    return program.accumulate == 1 or not {"step", "clip"} & {*kinds[:last_pass]}
+
+
 def shrink(program: Program, fails: Callable[[Program], bool]) -> Program:
     """A smaller program that fails as well: lines and options go as long as it does."""
     is_smaller = True
     while is_smaller:
         is_smaller = False
         for candidate in _simpler(program):
-            if candidate != program and fails(candidate):
+            if candidate != program and is_sensible(candidate) and fails(candidate):
                 program, is_smaller = candidate, True
                 break
     return program
 
 
 def _simpler(program: Program) -> Iterator[Program]:
-    usual = Program(program.seed)
-    for at in range(len(program.body)):
-        yield replace(program, body=program.body[:at] + program.body[at + 1 :])
-    names = ("epochs", "accumulate", "reduction", "order", "drop_last", "loader_workers", "ahead")
+    usual, body = Program(program.seed), program.body
+    for loss in range(len(program.losses)):
+        kept = [op for op in body if op.do not in ("forward", "backward", "mean") or op.of != loss]
+        yield replace(program, body=tuple(kept))
+    yield replace(program, ahead=0, body=tuple(op for op in body if op.do != "fetch"))
+    for at in range(len(body)):
+        yield replace(program, body=body[:at] + body[at + 1 :])
+    names = ("epochs", "accumulate", "reduction", "order", "drop_last", "loader_workers")
     for name in (*names, "window_first", "counts_itself", "breaks_at", "uses_range", "evaluates"):
         yield replace(program, **{name: getattr(usual, name)})
-    whole = program.samples // program.batch * program.batch
-    yield replace(program, samples=whole)
+    yield replace(program, ahead=min(1, program.ahead))
+    yield replace(program, samples=program.samples // program.batch * program.batch)
+    yield replace(program, samples=2 * program.batch)
     yield replace(program, samples=program.batch)
     yield replace(program, workers=2)
-    for at, op in enumerate(program.body):
-        for simple in (replace(op, when="always"), replace(op, how="")):
-            yield replace(program, body=(*program.body[:at], simple, *program.body[at + 1 :]))
+    for at, op in enumerate(body):
+        for simple in (replace(op, when="update"), replace(op, when="always"), replace(op, how="")):
+            if simple.when == op.when or op.when != "always":
+                yield replace(program, body=(*body[:at], simple, *body[at + 1 :]))

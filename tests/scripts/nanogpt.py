@@ -67,19 +67,6 @@ class GPT(nn.Module):
         return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95))
 
 
-class Progress:
-    """What the loop counts; in `stateful`, because an iteration that is lost is done again."""
-
-    def __init__(self) -> None:
-        self.iter_num = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"iter_num": self.iter_num}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.iter_num = state["iter_num"]
-
-
 def text(length: int, seed: int) -> Tensor:
     """Characters that follow one another by a rule, with some noise."""
     generator = torch.Generator().manual_seed(seed)
@@ -122,7 +109,7 @@ def main() -> None:
     optimizer = model.configure_optimizers()
     scaler = torch.amp.GradScaler("cpu", enabled=True, init_scale=16.0, growth_interval=5)
     ctx = nullcontext()  # autocast knows no float64
-    progress, curve = Progress(), []
+    curve = []
 
     # All random places of the run are drawn at once, so that every worker has the same.
     per_iter = batch_size * gradient_accumulation_steps
@@ -134,15 +121,15 @@ def main() -> None:
         optimizer,
         loader,
         accumulate=gradient_accumulation_steps,
-        stateful=[scaler, progress],
+        stateful=[scaler],
     )
     batches = iter(loader)
     X, Y = get_batch(train_data, places[next(batches)])  # noqa: N806
-    while progress.iter_num < max_iters:
-        lr = get_lr(progress.iter_num)
+    for iter_num in gangline.steps(max_iters):
+        lr = get_lr(iter_num)
         for param_group in optimizer.param_groups:
             param_group["lr"] = lr
-        if progress.iter_num % eval_interval == 0:
+        if iter_num % eval_interval == 0:
             curve.append(estimate_loss(model, val_data))
         for _ in range(gradient_accumulation_steps):
             with ctx:
@@ -158,7 +145,6 @@ def main() -> None:
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
-        progress.iter_num += 1
     curve.append(estimate_loss(model, val_data))
     if gangline.is_main():
         result = {"model": model.state_dict(), "scale": scaler.get_scale(), "curve": curve}

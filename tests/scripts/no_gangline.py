@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 is_main = is_update = lambda: True
 is_ghost = lambda: False  # noqa: E731
-epochs = range
+epochs = steps = range
 no_sync = main_first = nullcontext
 save = torch.save
 

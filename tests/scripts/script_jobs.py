@@ -38,7 +38,14 @@ FOLDER = Path(__file__).parent
 DEADLINE_S = 45.0
 TOLERANCE = 1e-9
 _PR_SET_PDEATHSIG = 1
-_LAUNCHERS = ("GANGLINE_LAUNCH", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PLAIN")
+LAUNCHER_VARIABLES = (
+    "GANGLINE_LAUNCH",
+    "RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "PLAIN",
+)
 
 
 def execute(script: str, variables: Mapping[str, str], output: str, seed: int | None) -> None:
@@ -48,7 +55,7 @@ def execute(script: str, variables: Mapping[str, str], output: str, seed: int | 
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     faulthandler.dump_traceback_later(DEADLINE_S - 2)  # where it hangs, if it does
-    for name in _LAUNCHERS:
+    for name in LAUNCHER_VARIABLES:
         os.environ.pop(name, None)
     os.environ.update(variables)
     torch.set_num_threads(1)
