@@ -46,3 +46,20 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
 def batches(length: int, *, global_batch: int, shuffle: bool = False) -> DataLoader[Any]:
     data: Sequence[int] = range(length)
     return DataLoader(data, batch_size=global_batch, shuffle=shuffle, collate_fn=list)  # type: ignore[arg-type]
+
+
+class SampleState(torch.nn.Module):
+    """A table with an entry per sample."""
+
+    def __init__(self, samples: int, *shape: int) -> None:
+        super().__init__()
+        self._table = torch.zeros(samples, *shape)
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return self._table[index]
+
+    def __setitem__(self, index: Any, values: torch.Tensor) -> None:
+        self._table[index] = values.detach()
+
+    def reset(self) -> None:
+        self._table.zero_()

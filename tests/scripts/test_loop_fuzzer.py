@@ -14,7 +14,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 import loop_fuzzer
-from loop_fuzzer import judge, try_all, work
+from loop_fuzzer import judge, try_all, warm_up, work
 from loop_programs import Loss, Op, Program, draw, is_sensible, shrink, text_of
 
 from gangline.runtime.gradients import Gradients
@@ -36,6 +36,50 @@ def test_random_loops_agree_with_plain_torch_or_are_refused(
     tally = try_all(range(block * PER_BLOCK, (block + 1) * PER_BLOCK), worker_pool)
     assert not tally.failures, "\n\n".join(text for _, text in tally.failures)
     assert tally.verdicts["agreed"] > 0.6 * PER_BLOCK, f"too few say anything: {tally}"
+
+
+BOTH = (Op("forward", 0), Op("forward", 1), Op("backward", 0), Op("backward", 1))
+TWO_LOSSES = Program(0, samples=19, epochs=2, losses=(Loss((0,)), Loss((0,), form="sometimes")))
+FOUND = {
+    "a pass inside of no_sync after one that was exchanged": replace(
+        TWO_LOSSES,
+        body=(Op("zero"), *BOTH[:3], Op("backward", 1, how="no_sync on even updates"), Op("step")),
+    ),
+    "two passes for each batch of a window that is fetched first": replace(
+        TWO_LOSSES,
+        accumulate=3,
+        window_first=True,
+        body=(Op("zero"), *BOTH, Op("step", 0, "update")),
+    ),
+    "a batch fetched between the two forward passes of another": replace(
+        TWO_LOSSES,
+        accumulate=2,
+        ahead=1,
+        body=(Op("zero"), BOTH[0], Op("fetch"), *BOTH[1:], Op("step", 0, "update")),
+    ),
+    "two passes of one loss when all batches are fetched already": replace(
+        TWO_LOSSES,
+        ahead=3,
+        body=(*BOTH[:3], Op("backward", 1, how="twice"), Op("step"), Op("fetch"), Op("zero")),
+    ),
+    "a step after the end of the epoch was fetched": Program(
+        0,
+        epochs=2,
+        ahead=1,
+        models=2,
+        optimizers=(("SGD", (0,)), ("Adam", (1,))),
+        losses=(Loss((0,)), Loss((1,))),
+        body=(Op("zero"), Op("zero", 1), *BOTH, Op("step"), Op("fetch"), Op("step", 1)),
+    ),
+}
+"""Loops that once trained another model without a word."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_stays_mended(name: str, worker_pool: WorkerPool) -> None:
+    warm_up(worker_pool)
+    verdict = judge(FOUND[name], worker_pool)
+    assert verdict.kind == "agreed", f"{text_of(FOUND[name])}\n{verdict}"
 
 
 def test_what_is_drawn_has_everything_in_it() -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An LSTM that carries its state from one piece of text to the next, and a hand-written update.
 
-The columns of the text are the samples. Who computes a column changes from batch to batch, so the
-state of all columns is put together after each one.
+The columns of the text are the samples. Who computes a column changes from batch to batch, so their
+states are in a table that all workers share.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class RNNModel(nn.Module):
         self.encoder = nn.Embedding(TOKENS, EMBEDDING)
         self.rnn = nn.LSTM(EMBEDDING, HIDDEN, LAYERS)
         self.decoder = nn.Linear(HIDDEN, TOKENS)
+        self.state = gangline.SampleState(COLUMNS, 2, LAYERS, HIDDEN)
 
     def forward(self, text: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         output, hidden = self.rnn(self.encoder(text), hidden)
@@ -37,26 +38,6 @@ class RNNModel(nn.Module):
 
     def init_hidden(self, columns: int) -> Hidden:
         return torch.zeros(LAYERS, columns, HIDDEN), torch.zeros(LAYERS, columns, HIDDEN)
-
-
-class Memory:
-    """The state of all columns; in `stateful`, because a batch that is lost is done again."""
-
-    def __init__(self, hidden: Hidden) -> None:
-        self.hidden = hidden
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"hidden": self.hidden}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.hidden = state["hidden"]
-
-    def put(self, columns: list[int], hidden: Hidden) -> None:
-        """Everybody's columns, at their places."""
-        whole = torch.zeros(2, LAYERS, COLUMNS, HIDDEN)
-        if not gangline.is_ghost():
-            whole[:, :, columns] = torch.stack(repackage_hidden(hidden))
-        self.hidden = tuple(gangline.sum(whole))
 
 
 def repackage_hidden(hidden: Hidden) -> Hidden:
@@ -89,18 +70,18 @@ def evaluate(model: RNNModel, source: Tensor, criterion: nn.Module) -> float:
     return total / (len(source) - 1)
 
 
-def train(model: RNNModel, loader: Any, source: Tensor, memory: Memory, lr: float) -> None:
+def train(model: RNNModel, loader: Any, source: Tensor, lr: float) -> None:
     model.train()
     criterion = nn.CrossEntropyLoss()
-    memory.hidden = model.init_hidden(COLUMNS)
+    model.state.reset()
     for indices in loader:
         piece, columns = indices[0] // COLUMNS, [index % COLUMNS for index in indices]
         data, targets = get_batch(source[:, columns], piece * BPTT)
         model.zero_grad()
-        hidden = memory.hidden[0][:, columns], memory.hidden[1][:, columns]
-        output, hidden = model(data, repackage_hidden(hidden))
+        h, c = model.state[columns].permute(1, 2, 0, 3).contiguous()
+        output, hidden = model(data, repackage_hidden((h, c)))
+        model.state[columns] = torch.stack(hidden).permute(2, 0, 1, 3)
         criterion(output, targets.reshape(-1)).backward()
-        memory.put(columns, hidden)
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         for p in model.parameters():
             p.data.add_(p.grad, alpha=-lr)
@@ -112,15 +93,14 @@ def main() -> None:
     train_data = batchify(COLUMNS * 32, COLUMNS, seed=1)
     val_data = batchify(90, 3, seed=2)
     model = RNNModel()
-    memory = Memory(model.init_hidden(COLUMNS))
     pieces = len(range(0, len(train_data) - 1, BPTT))
 
     loader = gangline.batches(pieces * COLUMNS, global_batch=COLUMNS)
     gangline.init()
-    model, loader = gangline.prepare(model, loader, stateful=[memory])
+    model, loader = gangline.prepare(model, loader)
     lr, best, curve = 2.0, float("inf"), []
     for _ in gangline.epochs(4):
-        train(model, loader, train_data, memory, lr)
+        train(model, loader, train_data, lr)
         val_loss = evaluate(model, val_data, nn.CrossEntropyLoss())
         curve.append(val_loss)
         if val_loss < best:
@@ -128,7 +108,8 @@ def main() -> None:
         else:
             lr /= 4.0
     if gangline.is_main():
-        result = {"model": model.state_dict(), "curve": curve}
+        parameters = {name: p.detach() for name, p in model.named_parameters()}
+        result = {"model": parameters, "curve": curve}
         torch.save(result, os.environ.get("RESULT", "model.pt"))
 
 
