@@ -313,9 +313,8 @@ def _simpler(program: Program) -> Iterator[Program]:
     for name in (*names, "window_first", "counts_itself", "breaks_at", "uses_range", "evaluates"):
         yield replace(program, **{name: getattr(usual, name)})
     yield replace(program, ahead=min(1, program.ahead))
-    yield replace(program, samples=program.samples // program.batch * program.batch)
-    yield replace(program, samples=2 * program.batch)
-    yield replace(program, samples=program.batch)
+    for batches in range(1, program.samples // program.batch + 1):
+        yield replace(program, samples=batches * program.batch)
     yield replace(program, workers=2)
     for at, op in enumerate(body):
         for simple in (replace(op, when="update"), replace(op, when="always"), replace(op, how="")):
