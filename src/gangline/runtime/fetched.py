@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _MAX_RECOGNISED = 8
 """Of how many batches the tensors are kept, so that they can be recognised."""
+_MAX_CALLS = 256
+"""Of how many calls of the models it is kept whose tensors they were given."""
 _MAX_NODES = 100_000
 """How much of a loss's graph is looked at, where a loop is found to fetch ahead."""
 
@@ -81,6 +83,8 @@ class FetchedBatches:
         self._models = models
         self._needs_step = needs_step
         self._recognised: Fetched | None = None
+        self._calls: deque[tuple[int, Fetched | None]] = deque(maxlen=_MAX_CALLS)
+        """Autograd's number when a model was called, and the batch that it was given, if known."""
         self._lag = 0
         """How many batches this loop is known to fetch ahead."""
         self._passes = self._steps = 1
@@ -194,6 +198,7 @@ class FetchedBatches:
     def clear(self) -> None:
         """The loop has none of these batches any more."""
         self.present = self._recognised = None
+        self._calls.clear()
         self.ahead.clear()
         self.is_in_window = False
 
@@ -218,14 +223,25 @@ class FetchedBatches:
         if is_weighed:
             _check(present, made)
         newest = self._newest_before(made)
+        recognised = self._recognised_in(made)
         is_news = newest > 0 and len(self.ahead) > self._lag and not present.is_worked
         if is_news and is_weighed:
-            self._learn(present, losses)
-        if self._recognised is not None and self._recognised in self.ahead:
-            return min(1 + self.ahead.index(self._recognised), newest)
-        if self._recognised is present or newest == 0:
+            self._learn(present, recognised, losses)
+        if recognised is not None and recognised in self.ahead:
+            return min(1 + self.ahead.index(recognised), newest)
+        if recognised is present or newest == 0:
             return 0
         return 1 if self._has_gone_on(present) else 0
+
+    def _recognised_in(self, made: int | None) -> Fetched | None:
+        """The batch that the models were given when this loss was computed, if that is known.
+
+        A batch may have several losses, and a loss several passes: each has the number by which it
+        is found, whatever was computed or differentiated since.
+        """
+        if made is None:
+            return self._recognised
+        return next((batch for number, batch in reversed(self._calls) if number <= made), None)
 
     def _newest_before(self, made: int | None) -> int:
         """How far ahead the newest batch is that was there when a loss was computed."""
@@ -240,7 +256,7 @@ class FetchedBatches:
         is_same_window = self.ahead[0].handout.step == present.handout.step
         return present.is_left or (self.is_complete and (is_same_window or self.is_exhausted))
 
-    def _learn(self, present: Fetched, losses: Any) -> None:
+    def _learn(self, present: Fetched, recognised: Fetched | None, losses: Any) -> None:
         """The loop is found to be further ahead than before, or to have skipped a batch."""
         if _spans(losses, [batch.made for batch in self.ahead]):
             raise UsageError(
@@ -248,7 +264,7 @@ class FetchedBatches:
                 "differently: call backward() for each batch (inside gangline.no_sync() to exchange "
                 "once), or let prepare(…, accumulate=k) hand out the global batch in k parts"
             )
-        if self._recognised is None:
+        if recognised is None:
             warnings.warn(
                 f"the loop has fetched {1 + len(self.ahead)} batches before it computed the first of "
                 "them, and gave the model none of their tensors: gangline takes them to be computed "
@@ -256,7 +272,7 @@ class FetchedBatches:
                 "optimizer.step() for it too, or leave its samples out of the data set",
                 stacklevel=7,
             )
-        if self._recognised is None or self._recognised is present:
+        if recognised is None or recognised is present:
             self._lag = len(self.ahead)
 
     # --- what the models are given ---------------------------------------------------------------
@@ -278,9 +294,12 @@ class FetchedBatches:
         owners = [batch for batch in (present, *self.ahead) if _is_part(batch, given)]
         if len(owners) == 1:
             self._recognised = owners[0]
+        elif any(tensor.requires_grad for tensor in given):
+            return  # what another model has made of the batch
         elif len(self.ahead) > self._lag and not present.is_worked:
             copied = (batch for batch in (present, *self.ahead) if _is_copied(batch, given))
-            self._recognised = next(copied, None)
+            self._recognised = next(copied, self._recognised)
+        self._calls.append((_next_number(), self._recognised))
 
 
 def _check(present: Fetched, made: int | None) -> None:

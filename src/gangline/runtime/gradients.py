@@ -95,6 +95,8 @@ class Gradients:
         self._in_backward = False
         self._is_update = False
         self._is_paused = False
+        self.has_kept = False
+        """Whether a pass inside of `no_sync` has left something that was not exchanged since."""
         self._is_void = False
         self._num_done = 0
         self._devices = {unit.device for unit in self._units}
@@ -493,7 +495,7 @@ class Gradients:
 
     def _clear(self) -> None:
         """All gradients are zero, and there to be seen."""
-        self._is_window_open = False
+        self._is_window_open = self.has_kept = False
         for unit in self._units:
             if unit.flat is not None:
                 unit.flat.zero_()
@@ -504,6 +506,7 @@ class Gradients:
     def _keep(self) -> None:
         """The window goes on. In a window of ours, what came in is out of `zero_grad`'s reach."""
         self._is_window_open = not self._is_paused
+        self.has_kept = self.has_kept or self._is_paused
         for slot in self._slots:
             is_hidden = slot.content is Content.LOCAL and self._is_window_open
             if slot.content is not Content.EMPTY and not is_hidden:
@@ -519,7 +522,7 @@ class Gradients:
     def _publish(self, exchanged: list[int], has_gradient: bytes) -> None:
         """What was exchanged becomes the parameters' gradient; what is None everywhere stays None."""
         done = set(exchanged)
-        self._is_window_open = False
+        self._is_window_open = self.has_kept = False
         position = 0
         for unit in self._units:
             for slot in unit.slots:

@@ -704,7 +704,8 @@ class Training:
             self._guard.check()  # else the backward pass did
         if handout is None or self._is_passing_through:
             return
-        is_due = handout.is_update and not self._is_void and not self._gradients.num_exchanged
+        is_open = not self._gradients.num_exchanged or self._gradients.has_kept
+        is_due = handout.is_update and not self._is_void and is_open
         if is_due and not has_closure(args, kwargs):
             self._gradients.begin()
             self._batches.count_pass()
@@ -720,7 +721,7 @@ class Training:
         if self._hidden is not None:
             self._gradients.show(self._hidden)
             self._hidden = None
-        elif not self._is_passing_through:
+        elif self.handout is not None and not self._is_passing_through:
             self._set(phase=self._gradients.num_exchanged)
             self._faults.reach("update", self.position.step)
         self._clock.updated()
