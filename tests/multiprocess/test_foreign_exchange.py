@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PUT_ON = {
     "ddp": "DistributedDataParallel (torch.nn.parallel.distributed) was put around",
     "ddp_inside": "DistributedDataParallel (torch.nn.parallel.distributed) was put around",
-    "compiled_ddp": "DistributedDataParallel (torch.nn.parallel.distributed) was put around",
+    "ddp_around_a_wrapper": "DistributedDataParallel (torch.nn.parallel.distributed) was put around",
     "composable": "DistributedDataParallel (torch.nn.parallel.distributed) was put around",
     "sharded": "was sharded after prepare(), as fully_shard does",
     "deepspeed": "DeepSpeedEngine (deepspeed.runtime) was put around the prepared parameter",
