@@ -9,6 +9,7 @@ from gangline.control.rounds import AWAY_S
 from gangline.runtime.messages import (
     Dismissed,
     Goodbye,
+    Heard,
     LeaseAsked,
     LeaseGranted,
     Leaving,
@@ -19,6 +20,7 @@ from gangline.runtime.messages import (
     RoundClosed,
     RoundFailed,
     RoundOpened,
+    Told,
 )
 from gangline.spec.event import Decision, LeaseReturned, RoundEnded
 from gangline.spec.structure import RING, Structure
@@ -206,3 +208,16 @@ def test_nobody_is_missed_when_the_teams_end_one_after_the_other() -> None:
         room.tick(AWAY_S)
     assert not room.events(LeaseReturned)
     assert not [one for one in room.events(Decision) if one.what == "lose_team"]
+
+
+def test_a_sum_that_nobody_remembers_is_answered_with_what_was_brought() -> None:
+    """Its worker comes back to a call that the others made long ago; it must not wait for them."""
+    room = founded()
+    room.lease(0, 0)
+    room.lease(1, 0)
+    room.say(1, Told(epoch=0, call=3, values=(2.0, 1.0)))
+    assert room.last(1, Heard).values == (2.0, 1.0)
+    room.say(1, Told(epoch=1, call=1, values=(2.0, 1.0)))
+    assert room.count(1, Heard) == 1, "of the next epoch it is a sum over both teams"
+    room.say(0, Told(epoch=1, call=1, values=(3.0, 1.0)))
+    assert room.last(1, Heard).values == (5.0, 2.0)
