@@ -12,6 +12,7 @@ from gangline.runtime.messages import (
     LEFT,
     Dismissed,
     Goodbye,
+    Heard,
     LeaseAsked,
     LeaseGranted,
     Leaving,
@@ -24,6 +25,7 @@ from gangline.runtime.messages import (
     RoundClosed,
     RoundFailed,
     RoundOpened,
+    Told,
 )
 from gangline.spec.event import Decision, LeaseReturned, RoundEnded
 from gangline.spec.lifeline import ProcessEnded, Standing
@@ -323,3 +325,16 @@ def test_nothing_happens_to_leaders_that_reach_each_other_and_they_are_asked_eve
     assert len(room.teams.active) == 3
     assert 3 <= len(asked) <= 4
     assert not room.has(0, RoundClosed)
+
+
+def test_a_sum_that_nobody_remembers_is_answered_with_what_was_brought() -> None:
+    """Its worker comes back to a call that the others made long ago; it must not wait for them."""
+    room = founded()
+    room.lease(0, 0)
+    room.lease(1, 0)
+    room.say(1, Told(epoch=0, call=3, values=(2.0, 1.0)))
+    assert room.last(1, Heard).values == (2.0, 1.0)
+    room.say(1, Told(epoch=1, call=1, values=(2.0, 1.0)))
+    assert room.count(1, Heard) == 1, "of the next epoch it is a sum over both teams"
+    room.say(0, Told(epoch=1, call=1, values=(3.0, 1.0)))
+    assert room.last(1, Heard).values == (5.0, 2.0)

@@ -52,7 +52,9 @@ def changing_shares(seed: int = 0) -> Iterator[None]:
     """
 
     def schedule(session: Session, request: Request, view: View) -> ViewSchedule:
-        return _ChangingSchedule(view, session.client, seed=seed, minimum=request.minimum)
+        return _ChangingSchedule(
+            view, session.client, seed=seed, minimum=request.normalisation.fewest
+        )
 
     before = preparation._schedule
     preparation._schedule = schedule
