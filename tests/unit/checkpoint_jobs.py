@@ -62,6 +62,7 @@ class Run:
 
     folder: Path | None
     resume: bool | None = None
+    sync_batchnorm: bool = False
     stop_after: int | None = None
     """Leave the loop, as if the process had ended, before the batch after so many."""
     every: int = 2
@@ -157,6 +158,7 @@ def train(run: Run, on_batch: Callable[[int], None] = lambda count: None) -> Out
         every=run.every,
         keep=run.keep,
         resume=run.resume,
+        sync_batchnorm=run.sync_batchnorm,
     )
     used: list[tuple[int, list[int]]] = []
     batches = itertools.count(1)

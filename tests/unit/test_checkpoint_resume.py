@@ -170,6 +170,10 @@ def test_another_job_is_refused_and_the_difference_named(
     assert "step-" in str(caught.value)
 
 
+def test_a_run_may_be_resumed_with_synchronised_batch_statistics(kept: Run) -> None:
+    assert_same_end(train(replace(kept, resume=True, sync_batchnorm=True)), train(Run(folder=None)))
+
+
 def test_a_folder_in_use_is_refused_when_the_run_does_not_resume(kept: Run) -> None:
     with pytest.raises(UsageError, match=r"already holds checkpoints, .*--resume.*resume=True"):
         train(kept)
