@@ -133,7 +133,7 @@ def test_nobody_waits_for_an_end_that_does_not_read() -> None:
     ends = socket.socketpair()
     line: Line[Standing] = Line(ends[0], Standing)
     other: Line[Any] = Line(ends[1], AnyOrder)  # type: ignore[arg-type]
-    orders = [ProcessEnded(worker=number, has_failed=True) for number in range(20000)]
+    orders = [ProcessEnded(worker=number, has_failed=True) for number in range(6000)]
     for order in orders:
         line.send(order)
     assert not line.is_clear

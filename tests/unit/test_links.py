@@ -132,7 +132,7 @@ def test_a_link_in_place_of_a_workers_output_is_not_shown(victim: Path, run_dir:
     log = run_dir / "0.log"
     log.symlink_to(victim)
     console: Any = Console(file=(run_dir / "shown").open("w"))
-    follower = OutputFollower(0, log, console, has_prefix=True, is_shown=True)
+    follower = OutputFollower(0, log, console, has_prefix=False, is_shown=True)
     follower.close()
     console.file.close()
     assert read_tail(log) == ""

@@ -70,7 +70,11 @@ class Coordination:
             if self._job.profile is not None:
                 replace_plain(self._job.profile_file, self._job.profile.to_json())
             self._engine.start()
-            self._serve(self._start(), port=0)
+            try:
+                self._serve(self._start(), port=0)
+            except BaseException:
+                self._engine.stop()
+                raise
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -142,7 +146,11 @@ class Coordination:
         """One more coordinator process, which waits for its order."""
         number, keeper = self._num_started, Keeper()
         self._num_started += 1
-        self._engine.add(self._command(number, keeper.descriptor))
+        try:
+            self._engine.add(self._command(number, keeper.descriptor))
+        except BaseException:
+            keeper.close()
+            raise
         keeper.started(self._engine.pid(number))
         self._keepers[number] = keeper
         return number

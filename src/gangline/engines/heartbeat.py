@@ -92,3 +92,4 @@ class Keeper:
     def close(self) -> None:
         """Closes the line."""
         self._line.close()
+        self._theirs.close()
