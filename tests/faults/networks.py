@@ -84,11 +84,6 @@ class Network:
         for target in self._targets(worker, peers=peers, coordinator=coordinator):
             _ip("-n", self.workers[worker], "route", "add", "blackhole", f"{target}/32")
 
-    def cut_between(self, one: int, other: int) -> None:
-        """From now on nothing goes from the one to the other, nor back."""
-        _ip("-n", self.workers[one], "route", "add", "blackhole", f"{_address(other)}/32")
-        _ip("-n", self.workers[other], "route", "add", "blackhole", f"{_address(one)}/32")
-
     def drop_between(self, one: int, other: int) -> None:
         """From now on what the one sends to the other gets lost on the way, and so do answers."""
         for here, there in ((one, other), (other, one)):
