@@ -246,6 +246,7 @@ def hang_in_order(worker: int, *, epoch: int) -> None:
 
     def hang_and_agree(exchange: Any, key: tuple[str, int]) -> Any:
         if key == ("order", epoch):
+            training.agree_on_order = agree  # once: it asks again when it is back
             training._faults._happen(fault)
         return agree(exchange, key)
 
