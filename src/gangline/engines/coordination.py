@@ -33,6 +33,8 @@ SPARE_AFTER_S = 5.0
 """A job that has run for so long gets a spare: before, starting one would slow its own start down."""
 _NEXT_SPARE_AFTER_S = 1.0
 """The same, when the spare was needed: the survivors come first."""
+_DISSOLVE_S = 0.5
+"""How long the coordinator may take to tell those that joined that the job is ended."""
 _GRACE_S = 0.2
 """It holds nothing that a killed coordinator would lose."""
 _MAX_STILLBORN = 2
@@ -138,7 +140,14 @@ class Coordination:
         """The job is ended: workers that were started elsewhere shall not wait for what never comes."""
         if self._serving is not None:
             own = tuple(range(len(self._job.speeds) + self._job.respawns))
-            self._keepers[self._serving].order(Dissolve(reason=reason, own=own))
+            keeper = self._keepers[self._serving]
+            keeper.order(Dissolve(reason=reason, own=own))
+            deadline = time.monotonic() + _DISSOLVE_S
+            while keeper.standing is not None and time.monotonic() < deadline:
+                keeper.look()
+                if keeper.standing.is_dissolved:
+                    return
+                time.sleep(0.01)
 
     # --- processes -------------------------------------------------------------------------------
 

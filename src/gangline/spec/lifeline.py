@@ -57,6 +57,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """For how long none of them has been heard."""
     is_finished: bool = False
     """Whether a member has come to the end of its script: all epochs are trained."""
+    is_dissolved: bool = False
+    """Whether those that joined have been told that the job is ended."""
     main: int = -1
     """The worker that prints and saves; -1: nobody yet."""
 

@@ -77,6 +77,7 @@ class Desk:
     ) -> None:
         self._hub = hub
         self._lifeline = lifeline
+        self._is_dissolved = False
         self._limits = limits
         self._authority = authority
         self._queues: dict[int, asyncio.Queue[FromCoordinator]] = {}
@@ -231,12 +232,17 @@ class Desk:
 
     def _follow(self, lifeline: Lifeline) -> None:
         """Does what the launcher says, and tells it how the job stands."""
-        lifeline.beat(self._hub.standing(), time.monotonic())
+        standing = self._hub.standing()
+        # Said one look later than it was done, so that the messages are on their way.
+        if self._is_dissolved:
+            standing = msgspec.structs.replace(standing, is_dissolved=True)
+        lifeline.beat(standing, time.monotonic())
         for order in lifeline.take_orders():
             if isinstance(order, ProcessEnded):
                 self._deliver(self._hub.note_ended(order))
             else:
                 self._deliver(self._hub.dissolve(order.reason, own=order.own))
+                self._is_dissolved = True
 
     async def _listen(self, websocket: WebSocket, worker: int) -> None:
         limits = self._limits
