@@ -397,7 +397,8 @@ class Training:
     def collective(self, exchange: Callable[[Group], T], key: tuple[Any, ...] | None = None) -> T:
         """A call that all workers make at the same place of their loops, outside of a step."""
         self._faults.reach("call", self.position.step)
-        if key is None and self._batches.is_exhausted and self._batches.is_complete:
+        batches = self._batches
+        if key is None and batches.is_exhausted and batches.is_complete and not batches.ahead:
             self.settle()  # the last batch was fetched before it was computed
         place = key or (self.position.handed_out, self.position.calls)
         while not (self.is_past or self._is_on_void_batch):
