@@ -164,7 +164,7 @@ class Loop:
                     fetch()
                 elif self._is_due(op):
                     self._do(op, batch)
-            if self._is_update():
+            if self.is_complete:  # `is_update()` may be about the next batch already
                 self.updates += 1
                 updates += 1
                 self.values.clear()

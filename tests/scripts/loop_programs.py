@@ -152,10 +152,11 @@ def _draw_body(
                 body += [Op("forward", one), _draw_backward(chance, one, accumulate)]
             body += _draw_update(chance, number, models, accumulate)
     for number in range(len(optimizers)):
-        body = _place_zero(chance, body, number)
+        body = _place_zero(chance, body, number, accumulate)
     for kind in ("mean", "evaluate", "freeze"):
         if chance.random() < 0.25:
-            at = len(body) if kind == "mean" else chance.randrange(len(body) + 1)
+            is_last = kind == "mean" or accumulate > 1
+            at = len(body) if is_last else chance.randrange(len(body) + 1)
             of = (
                 chance.randrange(len(losses)) if kind == "mean" else chance.choice(optimizers)[1][0]
             )
@@ -175,8 +176,7 @@ def _draw_fetch(chance: random.Random, body: list[Op], accumulate: int) -> int:
     """Where the next batch is fetched: `is_update()` is asked of the present one before."""
     if accumulate == 1:
         return chance.randrange(len(body) + 1)
-    last_pass = max(at for at, op in enumerate(body) if op.do == "backward")
-    return chance.choice((*range(last_pass + 1), len(body)))
+    return chance.choice((*range(min(_always(body), default=0) + 1), len(body)))
 
 
 def _draw_backward(chance: random.Random, loss: int, accumulate: int) -> Op:
@@ -198,14 +198,14 @@ def _draw_update(
         yield Op("schedule", number, "update")
 
 
-def _place_zero(chance: random.Random, body: list[Op], number: int) -> list[Op]:
+def _place_zero(chance: random.Random, body: list[Op], number: int, accumulate: int) -> list[Op]:
     how = chance.choice(("none", "none", "zeros"))
     place = chance.choice(("before", "before", "after", "after", "middle", "nowhere"))
     if place == "before":
         return [Op("zero", number, "always", how), *body]
     if place == "after":
         return [*body, Op("zero", number, chance.choice(("always", "update")), how)]
-    if place == "middle":
+    if place == "middle" and accumulate == 1:
         at = chance.randrange(len(body))
         return [*body[:at], Op("zero", number, "always", how), *body[at:]]
     return body
@@ -285,8 +285,25 @@ def is_sensible(program: Program) -> bool:
     computed = {op.of for op in program.body if op.do == "forward"}
     if any(op.do == "backward" and op.of not in computed for op in program.body):
         return False
-    last_pass = max(at for at, kind in enumerate(kinds) if kind == "backward")
-    return program.accumulate == 1 or not {"step", "clip"} & {*kinds[:last_pass]}
+    if program.accumulate == 1:
+        return True
+    passes = [at for at, kind in enumerate(kinds) if kind == "backward"]
+    if {"step", "clip"} & {*kinds[: passes[-1]]} or "zero" in kinds[passes[0] : passes[-1]]:
+        return False
+    asks = [at for at, op in enumerate(program.body) if op.do in ("evaluate", "mean")]
+    if any(at < passes[-1] for at in asks):
+        return False
+    # After a fetch, `is_update()` is about the next batch, unless a backward pass follows.
+    return all(program.body[at].when in ("always", "odd") for at in passes) and (
+        "fetch" not in kinds
+        or kinds[-1] == "fetch"
+        or kinds.index("fetch") <= min(_always(program.body), default=0)
+    )
+
+
+def _always(body: tuple[Op, ...] | list[Op]) -> list[int]:
+    """Where the backward passes are that every batch has."""
+    return [at for at, op in enumerate(body) if op.do == "backward" and op.when == "always"]
 
 
 def shrink(program: Program, fails: Callable[[Program], bool]) -> Program:

@@ -40,6 +40,14 @@ def test_random_loops_agree_with_plain_torch_or_are_refused(
 
 BOTH = (Op("forward", 0), Op("forward", 1), Op("backward", 0), Op("backward", 1))
 TWO_LOSSES = Program(0, samples=19, epochs=2, losses=(Loss((0,)), Loss((0,), form="sometimes")))
+TWO_MODELS = Program(
+    0,
+    samples=24,
+    epochs=2,
+    models=2,
+    optimizers=(("SGD", (0,)), ("Adam", (1,))),
+    losses=(Loss((0,)), Loss((1,))),
+)
 FOUND = {
     "a pass inside of no_sync after one that was exchanged": replace(
         TWO_LOSSES,
@@ -57,18 +65,28 @@ FOUND = {
         ahead=1,
         body=(Op("zero"), BOTH[0], Op("fetch"), *BOTH[1:], Op("step", 0, "update")),
     ),
-    "two passes of one loss when all batches are fetched already": replace(
-        TWO_LOSSES,
+    "two passes of one loss, after a step, when all batches are fetched already": replace(
+        TWO_MODELS,
         ahead=3,
-        body=(*BOTH[:3], Op("backward", 1, how="twice"), Op("step"), Op("fetch"), Op("zero")),
+        losses=(Loss((1, 0)), Loss((0, 1))),
+        body=(
+            *(BOTH[0], BOTH[2], Op("zero"), Op("step"), BOTH[1]),
+            *(Op("backward", 1, how="twice"), Op("step", 1), Op("fetch"), Op("zero", 1)),
+        ),
     ),
-    "a step after the end of the epoch was fetched": Program(
-        0,
-        epochs=2,
+    "a mean in every part of a window": replace(
+        TWO_LOSSES,
+        accumulate=2,
+        body=(
+            Op("evaluate", when="update"),
+            *BOTH,
+            Op("step", 0, "update"),
+            Op("mean", 0, "update"),
+        ),
+    ),
+    "a step after the end of the epoch was fetched": replace(
+        TWO_MODELS,
         ahead=1,
-        models=2,
-        optimizers=(("SGD", (0,)), ("Adam", (1,))),
-        losses=(Loss((0,)), Loss((1,))),
         body=(Op("zero"), Op("zero", 1), *BOTH, Op("step"), Op("fetch"), Op("step", 1)),
     ),
 }

@@ -327,7 +327,9 @@ class Training:
             return
         handout = batch.handout
         self._is_void = False
-        self._set(handed_out=handout.step, calls=0)
+        # The parts of a window are of one step: the calls made in them are counted on.
+        calls = self.position.calls if handout.micro else 0
+        self._set(handed_out=handout.step, calls=calls)
         self._membership.forget(self.position.is_behind)
         self._gradients.start(
             batch.weight,
@@ -380,6 +382,14 @@ class Training:
         self._clock.lap()
         if self._batches.present is not None:  # it was done for the batch that was fetched ahead
             self._clock.times.compute_s += since_s
+
+    def _leave_out(self) -> None:
+        """The loop steps at a later batch than the present one, which it has made no pass of."""
+        batches = self._batches
+        while batches.present is not None and not batches.present.is_worked:
+            if batches.shown is batches.present:
+                return
+            self._pass_over()
 
     def settle(self) -> None:
         """The loop is done with what it has fetched: so is its last step, and the epoch if it is."""
@@ -483,7 +493,8 @@ class Training:
         `what` is its name, for people; `before` is called before every attempt, and may raise.
         """
         self._faults.reach("call", self.position.step)
-        if key is None and self._batches.is_exhausted and self._batches.is_complete:
+        batches = self._batches
+        if key is None and batches.is_exhausted and batches.is_complete and not batches.ahead:
             self.settle()  # the last batch was fetched before it was computed
         self._membership.doing = what
         try:
@@ -699,6 +710,7 @@ class Training:
     def _before_step(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]
     ) -> None:
+        self._leave_out()
         handout = self.handout
         if self._is_passing_through or not self._gradients.num_exchanged:
             self._guard.check()  # else the backward pass did
