@@ -167,6 +167,8 @@ def _draw_body(
             at = chance.randrange(len(body) - 1)
             if (body[at].do, body[at + 1].do) != ("forward", "backward"):
                 body[at], body[at + 1] = body[at + 1], body[at]
+    if any(op.how.startswith("no_sync") for op in body):  # until the exchange, .grad is one's own
+        body = [op for op in body if op.do != "clip"]
     if ahead:
         body.insert(_draw_fetch(chance, body, accumulate), Op("fetch"))
     return tuple(body)
@@ -284,6 +286,8 @@ def is_sensible(program: Program) -> bool:
         return False
     computed = {op.of for op in program.body if op.do == "forward"}
     if any(op.do == "backward" and op.of not in computed for op in program.body):
+        return False
+    if "clip" in kinds and any(op.how.startswith("no_sync") for op in program.body):
         return False
     if program.accumulate == 1:
         return True

@@ -84,6 +84,18 @@ FOUND = {
             Op("mean", 0, "update"),
         ),
     ),
+    "a window without a backward pass": Program(
+        0,
+        samples=24,
+        accumulate=3,
+        body=(Op("forward"), Op("backward", when="odd"), Op("step", 0, "update")),
+    ),
+    "a mean between batches that are all fetched": Program(
+        0,
+        samples=24,
+        ahead=3,
+        body=(Op("zero"), *BOTH[::2], Op("step"), Op("mean", 0, "update"), Op("fetch")),
+    ),
     "a step after the end of the epoch was fetched": replace(
         TWO_MODELS,
         ahead=1,

@@ -41,6 +41,11 @@ _MAX_RECOGNISED = 8
 """Of how many batches the tensors are kept, so that they can be recognised."""
 _MAX_CALLS = 256
 """Of how many calls of the models it is kept whose tensors they were given."""
+_OVER = (
+    "this loss was computed before the present batch was fetched, and the batch it is of is over: "
+    "call backward() on a loss before the optimizer's step, and before the loop fetches the batch "
+    "after the next one"
+)
 _MAX_NODES = 100_000
 """How much of a loss's graph is looked at, where a loop is found to fetch ahead."""
 
@@ -60,6 +65,8 @@ class Fetched:
     steps: int = 0
     is_left: bool = False
     """Whether the loop fetched again since the last of these passes."""
+    over_at: int | None = None
+    """Autograd's number when the loop was done with it."""
     is_void: bool = False
     """Whether it was cut for a group that is no more: it is computed, and counts nothing."""
 
@@ -183,6 +190,7 @@ class FetchedBatches:
         """The loop is done with the present batch."""
         over, self.present = self.present, None
         assert over is not None
+        over.over_at, over.tensors = _next_number(), []
         if self._recognised is over:
             self._recognised = None
         if over.is_worked and not over.is_void:
@@ -224,6 +232,10 @@ class FetchedBatches:
             _check(present, made)
         newest = self._newest_before(made)
         recognised = self._recognised_in(made)
+        if recognised is not None and recognised.over_at is not None:
+            if is_weighed and made is not None and made < recognised.over_at:
+                raise UsageError(_OVER)
+            recognised = None  # computed since: nothing is known of what from
         is_news = newest > 0 and len(self.ahead) > self._lag and not present.is_worked
         if is_news and is_weighed:
             self._learn(present, recognised, losses)
@@ -288,13 +300,16 @@ class FetchedBatches:
     def recognise(self, model: nn.Module, inputs: Any) -> None:
         """A model is called: with the tensors of which batch?"""
         present = self.present
-        if present is None or not self.ahead or not any(model is one for one in self._models):
+        if present is None or not any(model is one for one in self._models):
+            return
+        if not self.ahead:
+            self._calls.append((_next_number(), present))
             return
         given = [tensor for tensor in _tensors(inputs) if tensor.layout is torch.strided]
         owners = [batch for batch in (present, *self.ahead) if _is_part(batch, given)]
         if len(owners) == 1:
             self._recognised = owners[0]
-        elif any(tensor.requires_grad for tensor in given):
+        elif self._recognised is not None and any(tensor.requires_grad for tensor in given):
             return  # what another model has made of the batch
         elif len(self.ahead) > self._lag and not present.is_worked:
             copied = (batch for batch in (present, *self.ahead) if _is_copied(batch, given))
@@ -311,11 +326,7 @@ def _check(present: Fetched, made: int | None) -> None:
             "thread that trains. DataLoader(num_workers=…) loads ahead without a thread of yours"
         )
     if made is not None and made < present.made:
-        raise UsageError(
-            "this loss was computed before the present batch was fetched, and the batch it is of is "
-            "over: call backward() on a loss before the optimizer's step, and before the loop "
-            "fetches the batch after the next one"
-        )
+        raise UsageError(_OVER)
 
 
 class _InputHook:
