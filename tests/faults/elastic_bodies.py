@@ -147,7 +147,8 @@ class Parts:
             if not self.is_alone:
                 handout = gangline.runtime.api._job.training.handout
                 step = handout.step
-                self.used[handout.epoch, step] = index[: handout.samples].tolist()
+                if index is not None:
+                    self.used[handout.epoch, step] = index[: handout.samples].tolist()
                 if step in self.setup.wait:
                     wait_for(self.setup.wait[step])
                 time.sleep(self.setup.think_s)

@@ -184,7 +184,7 @@ def judge(
     outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
     assert len(outcome.ledger.windows) == setup.steps
     if is_exact:
-        for name, value in faultless(_key(setup))["state"].items():
+        for name, value in faultless(key_of(setup))["state"].items():
             torch.testing.assert_close(
                 first[name],
                 value,
@@ -213,7 +213,7 @@ def regroups(outcome: Outcome) -> list[Regrouped]:
     return outcome.of_kind(Regrouped)
 
 
-def _key(setup: Setup) -> tuple[Any, ...]:
+def key_of(setup: Setup) -> tuple[Any, ...]:
     """What the result of a faultless run depends on."""
     return (
         setup.loop,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
-from elastic_jobs import DEADLINE_S, Outcome, _key, _work, faultless
+from elastic_jobs import DEADLINE_S, Outcome, _work, faultless, key_of
 from networks import COORDINATOR, enter_namespace
 
 from forking import PROCESSES
@@ -231,7 +231,7 @@ def assert_nothing_lost(outcome: Outcome, setup: Setup, *, finishers: list[int])
     """Every sample once, the finishers bit-equal, and the result that of one process alone."""
     outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
     assert len(outcome.ledger.windows) == setup.steps
-    expected = faultless(_key(setup))["state"]
+    expected = faultless(key_of(setup))["state"]
     first = outcome.results[finishers[0]]["state"]
     for process in finishers:
         for name, value in outcome.results[process]["state"].items():

@@ -160,7 +160,9 @@ def test_a_good_one_is_always_there_when_the_writer_is_killed(tmp_path: Path) ->
 def test_another_worker_goes_on_writing_when_the_first_is_killed(
     worker_pool: WorkerPool, tmp_path: Path
 ) -> None:
-    run = Run(folder=tmp_path / "kept", every=1, batch=8, samples=32)
+    run = Run(
+        folder=tmp_path / "kept", every=1, batch=8, samples=32, order="shuffled by a generator"
+    )
     whole = train(replace(run, folder=None))
     with pytest.raises(WorkerError) as caught:
         worker_pool.run(train_until_killed, 2, args=(replace(run, epochs=2), 0, 4))

@@ -12,7 +12,7 @@ import torch
 sys.path.append(str(Path(__file__).parent))
 
 from elastic_bodies import Setup
-from elastic_jobs import Outcome, faultless, run_with
+from elastic_jobs import Outcome, faultless, key_of, run_with
 
 from gangline.cli.main import run_command
 from gangline.eventlog import read_run
@@ -21,7 +21,7 @@ from gangline.spec.event import GradientNotFinite, GradientTooLarge, RunEnded
 
 def as_if_it_had_not_been_there(setup: Setup, outcome: Outcome) -> None:
     """The others ended with what one process makes of the same batches."""
-    alone = faultless((setup.loop, setup.samples, setup.batch, setup.epochs, setup.accumulate))
+    alone = faultless(key_of(setup))
     for result in outcome.results.values():
         for name, value in alone["state"].items():
             torch.testing.assert_close(result["state"][name], value, rtol=1e-9, atol=1e-9)

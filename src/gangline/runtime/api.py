@@ -9,7 +9,7 @@ import sys
 import traceback
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gangline.runtime import backward, saving, together
 from gangline.runtime.batches import index_loader
@@ -246,7 +246,7 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
     is_free = isinstance(order, ShuffledOrder)
     indices: Sequence[int] = range(order.length)
     if not is_free:
-        indices = order.indices(0, _agree_on_order, Company.TOGETHER)[:]
+        indices = cast("Sequence[int]", order.indices(0, _agree_on_order, Company.TOGETHER))
     if _job.training is None:
         shares, own_rank = (1,) * session.group.size, session.group.rank
     else:

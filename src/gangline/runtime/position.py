@@ -37,13 +37,16 @@ class Position(NamedTuple):
             return bool(call[1] < self.epoch)
         if call[0] == BETWEEN:  # a loop may go by it (to stop early), and there are few of them
             return bool(call[1] < self.epoch - 1)
-        return bool(call[0] < self.handed_out - 1)
+        step = call[1] if call[0] == VOID else call[0]
+        return bool(step < self.handed_out - 1)
 
 
 ORDER = "order"
 """The order of an epoch."""
 BETWEEN = "between"
 """A call between two epochs: the number of the next one, and of the call."""
+VOID = "void"
+"""A call in an attempt that counts nothing: the step, and the number of the call."""
 NOWHERE = (-1, 0)
 """Before the first call in a step: the last step that was handed out, and how many calls since."""
 NO_EPOCH = 1 << 40

@@ -26,7 +26,7 @@ from gangline.runtime.guard import LayoutGuard
 from gangline.runtime.leaving import Departure
 from gangline.runtime.membership import BACKWARD, Membership
 from gangline.runtime.order import Company
-from gangline.runtime.position import BETWEEN, NO_EPOCH, NOWHERE, Position
+from gangline.runtime.position import BETWEEN, NO_EPOCH, NOWHERE, ORDER, VOID, Position
 from gangline.runtime.probation import Probation
 from gangline.runtime.rates import check_rates, rates_checksum
 from gangline.runtime.scrutiny import Scrutiny
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_NAMED = (ORDER, BETWEEN, VOID)
 END_WAIT_S = 10.0
 """How long a worker whose script is over waits at most for others that come back."""
 
@@ -330,7 +331,7 @@ class Training:
         # The parts of a window are of one step: the calls made in them are counted on.
         calls = self.position.calls if handout.micro else 0
         self._set(handed_out=handout.step, calls=calls)
-        self._membership.forget(self.position.is_behind)
+        self._membership.forget(lambda key: key[0] == VOID or self.position.is_behind(key))
         self._gradients.start(
             batch.weight,
             is_update=handout.is_update,
@@ -517,8 +518,7 @@ class Training:
         key: tuple[Any, ...] | None,
         before: Callable[[], None],
     ) -> T:
-        place = key or self._place_of_call()
-        while not self._is_alone_in(place):
+        while not self._is_alone_in(place := key or self._place_of_call()):
             if self._membership.is_broken and place not in self._membership.results:
                 self._recover()
                 continue
@@ -537,17 +537,25 @@ class Training:
 
     def _place_of_call(self) -> tuple[Any, ...]:
         """Names the next collective call: by the step, or between two epochs by the next epoch."""
-        if self._is_in_epoch:
-            return (self.position.handed_out, self.position.calls)
-        return (BETWEEN, self._loop_epoch, self._num_between)
+        if not self._is_in_epoch:
+            return (BETWEEN, self._loop_epoch, self._num_between)
+        place = (self.position.handed_out, self.position.calls)
+        # What is computed in an attempt that counts nothing is not what the next one computes. Nor is
+        # what the loop does behind an epoch of which there is more to do.
+        counts = not (self._is_void or self._has_rest)
+        is_made = place in self._membership.results or place < self._overtaken
+        return place if counts or is_made else (VOID, *place)
 
     def _is_alone_in(self, place: tuple[Any, ...]) -> bool:
         """Whether the others make this call no more, and nobody remembers its result."""
         if self.has_left:
             return True
-        if isinstance(place[0], str):
-            return place not in self._membership.results and self.position.is_behind(place)
-        is_made = self.is_past or self._is_on_void_batch or place < self._overtaken
+        is_in_step = place[0] not in (ORDER, BETWEEN)
+        if is_in_step and (self.is_past or self._is_on_void_batch):
+            return place not in self._membership.results
+        is_made = (
+            place < self._overtaken if place[0] not in _NAMED else self.position.is_behind(place)
+        )
         return is_made and place not in self._membership.results
 
     def may_write(self, state: SampleState) -> bool:
