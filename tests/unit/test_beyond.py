@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def beyond(folder: Path, standing: Standing | None, **fields: Any) -> tuple[Beyond, Any]:
     job = Job(run="r", run_dir=folder, speeds=(1.0, 1.0), respawns=1, **fields)
-    told = SimpleNamespace(standing=standing, is_finished=False)
+    told = SimpleNamespace(standing=standing, finished=frozenset())
     return Beyond(job, told), told  # type: ignore[arg-type]
 
 
@@ -42,7 +42,7 @@ def test_those_that_are_not_heard_of_are_given_up(
     tmp_path: Path, is_finished: bool, limit_s: float
 ) -> None:
     known, told = beyond(tmp_path, Standing(present=(3,), silent_s=limit_s - 0.1))
-    told.is_finished = is_finished
+    told.finished = frozenset({0} if is_finished else ())
     assert known.is_awaited
     told.standing = Standing(present=(3,), silent_s=limit_s + 0.1)
     assert not known.is_awaited
@@ -62,3 +62,11 @@ def test_whoever_left_has_said_so_in_its_log(tmp_path: Path) -> None:
     assert [known.has_left(worker) for worker in (0, 1, 2)] == [False, True, False]
     joined, _ = beyond(tmp_path, None, coordinator="ws://10.0.0.5:77")
     assert not joined.has_left(1), "of a job elsewhere, who left has done its part"
+
+
+def test_the_launchers_own_workers_finish_a_job_only_by_ending_well(tmp_path: Path) -> None:
+    known, told = beyond(tmp_path, Standing())
+    told.finished = frozenset({0, 2})
+    assert not known.is_finished, "they may have failed after they said goodbye"
+    told.finished = frozenset({0, 3})
+    assert known.is_finished

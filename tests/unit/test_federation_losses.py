@@ -192,9 +192,9 @@ def test_the_standing_says_who_trains_and_whether_the_job_is_finished() -> None:
     room.say(0, Goodbye(reason=LEFT))
     assert room.hub.standing() == Standing(present=(1, 2), silent_s=2.0, main=1)
     room.say(1, Goodbye(reason=BROKEN))
-    assert not room.hub.standing().is_finished
+    assert not room.hub.standing().finished
     room.say(2, Goodbye(reason=FINISHED))
-    assert room.hub.standing() == Standing(present=(), is_finished=True)
+    assert room.hub.standing() == Standing(present=(), finished=(2,))
 
 
 def test_all_but_the_launchers_own_are_told_that_it_ends_the_job() -> None:

@@ -45,8 +45,13 @@ class Beyond:
 
     @property
     def is_finished(self) -> bool:
-        """Whether a member has come to the end of its script."""
-        return self._coordination.is_finished
+        """Whether a member that was started elsewhere has come to the end of its script."""
+        return any(worker >= self._num_own for worker in self._coordination.finished)
+
+    @property
+    def _num_own(self) -> int:
+        """The launcher's own workers have the first numbers, with those that replace them."""
+        return len(self._job.speeds) + self._job.respawns
 
     @property
     def main(self) -> int:
@@ -59,15 +64,14 @@ class Beyond:
         """The members that were started elsewhere, as far as is known."""
         standing = self._coordination.standing
         if standing is not None:  # else the coordinator is just being started again
-            num_own = len(self._job.speeds) + self._job.respawns
-            self._others = tuple(one for one in standing.present if one >= num_own)
+            self._others = tuple(one for one in standing.present if one >= self._num_own)
             self._silent_s = standing.silent_s
         return self._others
 
     @property
     def is_awaited(self) -> bool:
         """Whether somebody else trains the job, or must still say that it is done."""
-        limit_s = ENDED_S if self.is_finished else LOST_S
+        limit_s = ENDED_S if self._coordination.finished else LOST_S
         return bool(self.others) and self._silent_s < limit_s
 
     def explain(self) -> str:
@@ -87,6 +91,10 @@ class Beyond:
     def dissolve(self, reason: str) -> None:
         """The job is ended here: who joined it is told."""
         self._coordination.dissolve(reason)
+
+    def await_dissolved(self) -> None:
+        """Waits a moment until they have been told, if they are to be told."""
+        self._coordination.await_dissolved()
 
 
 def _last_decisions(path: Path) -> list[Decision]:

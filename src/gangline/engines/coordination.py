@@ -64,7 +64,8 @@ class Coordination:
         self._spare_after_s = SPARE_AFTER_S
         self._spare: int | None = None
         self._ended: list[ProcessEnded] = []
-        self._is_finished = False
+        self._finished: frozenset[int] = frozenset()
+        self._dissolve_until_s = 0.0
 
     def __enter__(self) -> Coordination:
         if self._job.coordinator is None:
@@ -91,9 +92,9 @@ class Coordination:
         return None if keeper is None else keeper.standing
 
     @property
-    def is_finished(self) -> bool:
-        """Whether a member of the job has come to the end of its script."""
-        return self._is_finished
+    def finished(self) -> frozenset[int]:
+        """The members of the job that have come to the end of their scripts."""
+        return self._finished
 
     @property
     def has_spare(self) -> bool:
@@ -111,8 +112,8 @@ class Coordination:
             return
         fault = self._keepers[serving].look()
         standing = self.standing
-        self._is_finished = self._is_finished or (standing is not None and standing.is_finished)
         if standing is not None:
+            self._finished |= {*standing.finished}
             self._num_stillborn = 0
         if fault is not None:
             # Killed and reaped before there is another one: it must not come back beside it.
@@ -140,14 +141,17 @@ class Coordination:
         """The job is ended: workers that were started elsewhere shall not wait for what never comes."""
         if self._serving is not None:
             own = tuple(range(len(self._job.speeds) + self._job.respawns))
-            keeper = self._keepers[self._serving]
-            keeper.order(Dissolve(reason=reason, own=own))
-            deadline = time.monotonic() + _DISSOLVE_S
-            while keeper.standing is not None and time.monotonic() < deadline:
-                keeper.look()
-                if keeper.standing.is_dissolved:
-                    return
-                time.sleep(0.01)
+            self._keepers[self._serving].order(Dissolve(reason=reason, own=own))
+            self._dissolve_until_s = time.monotonic() + _DISSOLVE_S
+
+    def await_dissolved(self) -> None:
+        """Waits until those workers have been told, if they are to be told."""
+        keeper = None if self._serving is None else self._keepers[self._serving]
+        while keeper is not None and time.monotonic() < self._dissolve_until_s:
+            keeper.look()
+            if keeper.standing is None or keeper.standing.is_dissolved:
+                return
+            time.sleep(0.01)
 
     # --- processes -------------------------------------------------------------------------------
 

@@ -112,6 +112,7 @@ def supervise(
             beyond.dissolve(so_far.reason)
         engine.stop()
         _tell(watcher, engine.results, told)
+        beyond.await_dissolved()
         watcher.tick()
         whole = _conclude(engine.results, request, keeps_going, end)
         return msgspec.structs.replace(whole, wall_s=time.monotonic() - started_s)

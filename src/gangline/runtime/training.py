@@ -441,8 +441,10 @@ class Training:
         if self._teaming.is_cut_off:
             return self._cut_again()
         self._faults.reach("end", self.position.step)
-        name = "the end of an epoch"
+        name, is_exhausted = "the end of an epoch", self._batches.is_exhausted
+        self._batches.is_exhausted = False  # where this fails, nobody tries again
         self.collective(meet_in(name, worker=self.session.place.worker), what=name)
+        self._batches.is_exhausted = is_exhausted
         is_complete = self.has_left or self._is_void or self._meet_teams()
         if self.has_left:
             return True

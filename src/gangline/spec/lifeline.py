@@ -55,8 +55,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Who takes part in the training, and has not said goodbye."""
     silent_s: float = 0.0
     """For how long none of them has been heard."""
-    is_finished: bool = False
-    """Whether a member has come to the end of its script: all epochs are trained."""
+    finished: tuple[int, ...] = ()
+    """The members that have come to the end of their scripts: all epochs are trained."""
     is_dissolved: bool = False
     """Whether those that joined have been told that the job is ended."""
     main: int = -1

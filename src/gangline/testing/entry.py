@@ -40,6 +40,7 @@ def _perform(task: Task) -> Answer:
     except BaseException:
         text = traceback.format_exc()
         sys.stderr.write(text)
+        _forget_runtime()  # while the exception is handled: that is how the runtime sees it
         return Answer(traceback=text)
     finally:
         _forget_runtime()

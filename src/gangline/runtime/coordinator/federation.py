@@ -169,7 +169,7 @@ class Federation:
         return Standing(
             present=present,
             silent_s=self._progress.silent_s(present, self._clock()),
-            is_finished=self._progress.is_finished,
+            finished=tuple(sorted(self._progress.finished)),
             main=members[0] if members else -1,
         )
 
@@ -186,7 +186,7 @@ class Federation:
         """A worker said something after its hello."""
         self._progress.hear(worker, self._clock())
         if isinstance(message, Goodbye) and worker in self._hub_of(worker).members:
-            self._progress.note_goodbye(message)
+            self._progress.note_goodbye(worker, message)
         if isinstance(message, Ready):
             message = self._newest_ready[worker] = self._resolved(message)
         if isinstance(message, Measured) and self._watch is not None:

@@ -19,16 +19,17 @@ class Progress:
     def __init__(self, now: float) -> None:
         self._began_s = now
         self._heard_s: dict[int, float] = {}
-        self.is_finished = False
-        """Whether a member has come to the end of its script."""
+        self.finished: set[int] = set()
+        """The members that have come to the end of their scripts."""
 
     def hear(self, worker: int, now: float) -> None:
         """A worker gave a sign of life."""
         self._heard_s[worker] = now
 
-    def note_goodbye(self, goodbye: Goodbye) -> None:
+    def note_goodbye(self, worker: int, goodbye: Goodbye) -> None:
         """A member says goodbye: because all is done, or for another reason."""
-        self.is_finished = self.is_finished or goodbye.reason == FINISHED
+        if goodbye.reason == FINISHED:
+            self.finished.add(worker)
 
     def silent_s(self, workers: Iterable[int], now: float) -> float:
         """For how long none of them has been heard; 0 for nobody."""
