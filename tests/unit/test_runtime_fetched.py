@@ -117,6 +117,16 @@ def test_it_is_said_once_when_only_the_order_tells_which_batch_is_computed() -> 
     assert loop.backward(loop.loss(present + 1)) == 1
 
 
+def test_a_loss_that_is_scaled_after_another_fetch_is_of_the_batch_it_was_computed_from() -> None:
+    loop = Loop()
+    following = loop.fetch()
+    for number in range(3):
+        loss = loop.loss(following + 1)
+        following = loop.fetch()
+        assert loop.backward(loss * 16) == number  # as a GradScaler does, and without a warning
+        loop.batches.count_step()
+
+
 def test_one_backward_pass_for_several_batches_is_refused() -> None:
     loop = Loop()
     loss = loop.loss(loop.fetch())

@@ -237,7 +237,7 @@ class FetchedBatches:
                 raise UsageError(_OVER)
             recognised = None  # computed since: nothing is known of what from
         is_news = newest > 0 and len(self.ahead) > self._lag and not present.is_worked
-        if is_news and is_weighed:
+        if is_news and is_weighed and _is_computed_since(losses, self.ahead[0].made):
             self._learn(present, recognised, losses)
         if recognised is not None and recognised in self.ahead:
             return min(1 + self.ahead.index(recognised), newest)
@@ -406,6 +406,22 @@ def _number_of(losses: Any) -> int | None:
 
 def _nodes(losses: Any) -> list[Any]:
     return [loss.grad_fn for loss in _tensors(losses) if loss.grad_fn is not None]
+
+
+def _is_computed_since(losses: Any, mark: int) -> bool:
+    """Whether a parameter was used since then: to scale a loss that was there already uses none."""
+    nodes: list[Any] = _nodes(losses)
+    seen: set[Any] = set()
+    while nodes:
+        node = nodes.pop()
+        if node in seen or node._sequence_nr() < mark:
+            continue  # what it is made of is older still
+        seen.add(node)
+        following = [one for one, _ in node.next_functions if one is not None]
+        if any(one.name().endswith("AccumulateGrad") for one in following):
+            return True
+        nodes += following
+    return False
 
 
 def _spans(losses: Any, marks: Sequence[int]) -> bool:

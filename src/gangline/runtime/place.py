@@ -62,6 +62,8 @@ class Place:
     """Above 0, this script is measured, and ends after so many steps."""
     own_coordinator: CoordinatorServer | None = field(default=None, repr=False)
     """Under torchrun the first worker serves the coordinator itself."""
+    store: PrefixStore | None = field(default=None, repr=False)
+    """Where it tells the others the address. It may serve this, too: it ends with this object."""
 
 
 def place_of(launch: Launch | TorchRun | None, *, timeout_s: float) -> Place:
@@ -134,6 +136,7 @@ def _place_of_torchrun(launch: TorchRun, *, timeout_s: float) -> Place:
         find_coordinator=lambda: url,
         token=token,
         own_coordinator=server,
+        store=store if launch.worker == 0 else None,
     )
 
 
