@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gangline.runtime.coordinator.sums import Sums
-from gangline.runtime.coordinator.verdict import GATHER_S, Verdict, judge_team
+from gangline.runtime.coordinator.verdict import GATHER_S, Verdict, judge_ends, judge_team
 from gangline.runtime.coordinator.writers import Writers
 from gangline.runtime.messages import (
     PROTOCOL_VERSION,
@@ -200,3 +200,28 @@ def test_main_workers_that_follow_each_other_may_write_one_file() -> None:
     found.note(0, saved("/a", is_main=True))
     assert [a.workers for _, a in found.note(1, saved("/a", is_main=True))] == [()]
     assert [a.workers for _, a in found.note(1, saved("/b"))] == [()]
+
+
+def test_a_call_that_comes_after_another_group_has_begun_the_epoch_is_named() -> None:
+    sums, call = Sums(), told("gangline.evaluate(9 samples)")
+    sums.expect([0, 1], 1)
+    assert judge_team(3, 1, LeaseAsked(epoch=1, number=0, length=9), ended={}, sums=sums) is None
+    stopped = judge_team(0, 0, call, ended={}, sums=sums)
+    assert stopped is not None
+    places = (
+        "worker 0 is in gangline.evaluate(9 samples) before epoch 1, worker 3 has begun epoch 1"
+    )
+    assert stopped.places == places
+    assert judge_team(4, 1, call, ended={}, sums=sums) is None, "one that is behind its own group"
+    assert judge_team(5, 2, call, ended={}, sums=sums) is None, "one that came later"
+
+
+def test_an_end_that_is_heard_after_the_call_of_another_group_is_named() -> None:
+    sums = Sums()
+    sums.add(0, 0, told("gangline.sum()", epoch=2))
+    assert judge_ends({3: at(5, epoch=3)}, sums) is None, "its end came after that call"
+    stopped = judge_ends({3: at(5, epoch=2)}, sums)
+    assert stopped is not None
+    assert (
+        "worker 3 ended its script after 5 steps (epoch 2), while worker 0 is in" in stopped.places
+    )

@@ -305,14 +305,16 @@ def shutdown() -> None:
     finally:
         _job.training = _job.session = _job.turn = None
         backward.stop_listening()
-        if training is not None:
-            if ending_error() is None:
+        try:
+            if training is not None and ending_error() is None:
                 training.finish()  # where the script has called this itself
-            training.close()
-        if session is not None:
-            session.say_goodbye(training)
-            session.close()
-        atexit.unregister(_end)
+        finally:
+            if training is not None:
+                training.close()
+            if session is not None:
+                session.say_goodbye(training)
+                session.close()
+            atexit.unregister(_end)
 
 
 def _end() -> None:

@@ -444,8 +444,8 @@ class Training:
         name, is_exhausted = "the end of an epoch", self._batches.is_exhausted
         self._batches.is_exhausted = False  # where this fails, nobody tries again
         self.collective(meet_in(name, worker=self.session.place.worker), what=name)
-        self._batches.is_exhausted = is_exhausted
         is_complete = self.has_left or self._is_void or self._meet_teams()
+        self._batches.is_exhausted = is_exhausted
         if self.has_left:
             return True
         if self._is_void:

@@ -27,7 +27,7 @@ from gangline.runtime.coordinator.progress import Progress
 from gangline.runtime.coordinator.status import ReplanRequest, Status
 from gangline.runtime.coordinator.team import TeamFactory
 from gangline.runtime.coordinator.teams import Teams
-from gangline.runtime.coordinator.verdict import judge_team
+from gangline.runtime.coordinator.verdict import judge_ends, judge_team
 from gangline.runtime.coordinator.writers import Writers
 from gangline.runtime.messages import (
     FromTeam,
@@ -211,8 +211,7 @@ class Federation:
                 worker, team.number, message, ended=self._ended, sums=self._teams.sums
             )
             if stopped is not None:
-                self._say("stop", stopped.reason)
-                return self._stop_all(stopped)
+                return self._judged(stopped)
             return self._teams.receive(team, worker, message) + self._regroup()
         outgoing = self._with_changes(team, lambda: team.hub.receive(worker, message))
         if isinstance(message, Measured):
@@ -221,7 +220,14 @@ class Federation:
             self._ended |= team.hub.ended
             if not self._teams.active:
                 self._journal.append(Ended())
+            stopped = judge_ends(self._ended, self._teams.sums)
+            outgoing += self._teams.tell_sums() if stopped is None else self._judged(stopped)
         return outgoing + self._stop_all()
+
+    def _judged(self, stopped: Stopped) -> list[Outgoing]:
+        """The workers' loops differ."""
+        self._say("stop", stopped.reason)
+        return self._stop_all(stopped)
 
     def _stop_all(self, stopped: Stopped | None = None) -> list[Outgoing]:
         """Where one team's job ends with an error, so does that of all."""

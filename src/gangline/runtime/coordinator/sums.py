@@ -30,6 +30,29 @@ class Sums:
         self.heard: list[Heard] = []
         """The last sums."""
         self._parts: dict[tuple[int, int], dict[int, Part]] = {}
+        self._expected: tuple[int | None, frozenset[int]] = (None, frozenset())
+        self._begun: dict[int, tuple[int, int]] = {}
+
+    def expect(self, teams: Collection[int], epoch: int | None) -> None:
+        """All calls of these teams before this epoch will be heard here; None: before their first."""
+        self._expected = (epoch, frozenset(teams))
+
+    def begin(self, team: int, worker: int, epoch: int) -> None:
+        """A worker says that its team has begun an epoch."""
+        self._begun[team] = (epoch, worker)
+
+    def passed(self, team: int, told: Told) -> int | None:
+        """A worker whose team has begun the epoch without this call before it, if there is one."""
+        epoch, teams = self._expected
+        own = self._begun.get(team)
+        if team not in teams or epoch not in (None, told.epoch) or (own and own[0] >= told.epoch):
+            return None  # who comes late, or is behind the others of its team, is no such case
+        others = {one: begun for one, begun in self._begun.items() if one in teams}
+        return next((by for begun, by in others.values() if begun == told.epoch), None)
+
+    def waiting(self) -> list[Part]:
+        """What was told, and is still to be completed by other teams."""
+        return [part for parts in self._parts.values() for part in parts.values()]
 
     def find(self, told: Told) -> Heard | None:
         """A sum that is complete already."""

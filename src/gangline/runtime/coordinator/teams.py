@@ -140,6 +140,7 @@ class Teams:
         shown = ", ".join(f"team {one.number} {list(one.members)}" for one in teams.values())
         self._chronicle.say("found_teams", f"{shown}, held together by {sync}", teams=len(teams))
         self.take_over(teams, sync, scopes)
+        self.sums.expect(teams if self.lending.book.epoch < 0 else (), None)
         self._regrouping, self._has_stopped = None, False
 
     def take_over(self, teams: dict[int, Team], sync: Sync, scopes: Sequence[ScopePlan]) -> None:
@@ -352,6 +353,8 @@ class Teams:
             regroup=self._regrouping,
         )
         self._epoch_closed = closed
+        if closed.is_complete:
+            self.sums.expect(closed.teams, epoch + 1)
         self._has_stopped = self._regrouping is not None
         self._journal.append(
             Closed(
@@ -409,7 +412,7 @@ class Teams:
         for scope in self._merges.of(team.number):
             if scope.round is not None and team.number in scope.round.teams:
                 outgoing += self._close_failed(scope.round.number, reason)
-        outgoing += self._tell_sums()
+        outgoing += self.tell_sums()
         return outgoing + self.settle(f"team {team.number} is lost")
 
     def note_group(self, team: Team) -> list[Outgoing]:
@@ -490,9 +493,9 @@ class Teams:
                 )
             )
         self.sums.add(team.number, worker, told)
-        return self._tell_sums()
+        return self.tell_sums()
 
-    def _tell_sums(self) -> list[Outgoing]:
+    def tell_sums(self) -> list[Outgoing]:
         """What is complete now; also because a team is gone that it waited for."""
         teams = self.active
         found = self.sums.complete([team.number for team in teams])

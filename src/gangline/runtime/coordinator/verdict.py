@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gangline.runtime.coordinator.sums import Part
 from gangline.runtime.messages import LeaseAsked, Reached, Stopped, Told
 from gangline.runtime.position import Position
 
@@ -107,18 +108,39 @@ def judge_team(
     early = {one: end for one, end in ended.items() if end.epoch <= message.epoch}
     if early:
         return _describe_early(early, f"worker {worker} goes on in epoch {message.epoch}")
+    if isinstance(message, Told):
+        passed_by = sums.passed(team, message)
+        if passed_by is not None:
+            return _describe_missed(Part(worker, message), passed_by, _begun(message.epoch))
     if isinstance(message, LeaseAsked):
+        sums.begin(team, worker, message.epoch)
         missed = sums.lacking(team, message.epoch)
-        own = f"has begun epoch {message.epoch}"
+        own = _begun(message.epoch)
     elif isinstance(message, Told):
         missed = sums.other(message)
         own = f"is in {message.name} before epoch {message.epoch}"
     else:
         return None
-    if missed is None:
-        return None
-    other = f"worker {missed.worker} is in {missed.told.name} before epoch {message.epoch}"
-    places = f"{other}, worker {worker} {own}"
+    return None if missed is None else _describe_missed(missed, worker, own)
+
+
+def judge_ends(ended: Mapping[int, Position], sums: Sums) -> Stopped | None:
+    """Why a job of several teams must end, when scripts have ended; None where it need not."""
+    for part in sums.waiting():
+        early = {one: end for one, end in ended.items() if end.epoch <= part.told.epoch}
+        if early and part.worker not in ended:
+            where = f"worker {part.worker} is in {part.told.name} before epoch {part.told.epoch}"
+            return _describe_early(early, where)
+    return None
+
+
+def _begun(epoch: int) -> str:
+    return f"has begun epoch {epoch}"
+
+
+def _describe_missed(missed: Part, worker: int, does: str) -> Stopped:
+    other = f"worker {missed.worker} is in {missed.told.name} before epoch {missed.told.epoch}"
+    places = f"{other}, worker {worker} {does}"
     return Stopped(reason=f"the workers' loops differ: {places}. {CALL_ALIKE}", places=places)
 
 
