@@ -89,7 +89,6 @@ class ShuffledOrder:
     """What a RandomSampler draws: everybody draws it, from the state that rank 0's generator was in.
 
     So a generator of the user's own is in the same state on all workers, and any can go on as rank 0.
-    The same holds for torch's own, from which everybody draws the seed, if nothing else differs.
     """
 
     name = "shuffled"
@@ -105,7 +104,7 @@ class ShuffledOrder:
         def state_of_all(group: Group) -> torch.Tensor:
             if company is Company.APART:
                 return torch.Generator().manual_seed(self._seed + epoch).get_state()
-            state = self._own_state(epoch)
+            state = self._own_state(epoch) if group.rank == 0 else torch.Generator().get_state()
             group.broadcast(state, 0)
             return state
 
