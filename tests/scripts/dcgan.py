@@ -104,7 +104,7 @@ def main() -> None:
             n = 0 if gangline.is_ghost() else len(data)
             curve.values.append(gangline.mean(errors, weight=n).tolist())
     if gangline.is_main():
-        result = {"netG": netG.state_dict(), "netD": netD.state_dict(), "curve": curve.values}
+        result = {"netG": netG.state_dict(), "netD": netD.state_dict(), "shown": curve.values}
         torch.save(result, os.environ.get("RESULT", "dcgan.pt"))
 
 

@@ -119,3 +119,26 @@ def has_closure(args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether an optimizer's `step` was given a closure, which will run its own backward pass."""
     given: list[Callable[..., Any] | None] = [*args[1:], kwargs.get("closure")]
     return any(callable(item) for item in given)
+
+
+def after_closure(
+    args: Any, kwargs: dict[str, Any], then: Callable[[], None]
+) -> tuple[Any, dict[str, Any]]:
+    """The same arguments of an optimizer's `step`; whenever it has called its closure, so is `then`."""
+
+    def wrapped(item: Any) -> Any:
+        if not callable(item):
+            return item
+
+        @functools.wraps(item)
+        def closure() -> Any:
+            loss = item()
+            then()
+            return loss
+
+        return closure
+
+    given = dict(kwargs)
+    if "closure" in given:
+        given["closure"] = wrapped(given["closure"])
+    return (args[0], *map(wrapped, args[1:])), given

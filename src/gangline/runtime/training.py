@@ -13,7 +13,7 @@ from gangline.collectives import SoloGroup
 from gangline.runtime import sample_state
 from gangline.runtime.agreement import Agreed, Statement
 from gangline.runtime.alike import meet_in
-from gangline.runtime.backward import has_closure
+from gangline.runtime.backward import after_closure, has_closure
 from gangline.runtime.buffers import Buffers
 from gangline.runtime.by_hand import check_windows, refuse_other_optimizers
 from gangline.runtime.checkpoint_state import RandomNumbers
@@ -719,21 +719,29 @@ class Training:
 
     def _before_step(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]
-    ) -> None:
+    ) -> tuple[Any, dict[str, Any]] | None:
         self._leave_out()
         handout = self.handout
         if self._is_passing_through or not self._gradients.num_exchanged:
             self._guard.check()  # else the backward pass did
         if handout is None or self._is_passing_through:
-            return
+            return None
+        if has_closure(args, kwargs):  # its backward pass is still to come
+            return after_closure(args, kwargs, self._hide_unless_due)
         is_open = not self._gradients.num_exchanged or self._gradients.has_kept
         is_due = handout.is_update and not self._is_void and is_open
-        if is_due and not has_closure(args, kwargs):
+        if is_due:
             self._gradients.begin()
             self._batches.count_pass()
             if self._gradients.finish_local(is_forced=True):
                 self._exchange(handout)
-        if not handout.is_update or self._gradients.is_replaying:
+        self._hide_unless_due()
+        return None
+
+    def _hide_unless_due(self) -> None:
+        """An optimizer is about to use the gradients: it must find none, unless they are the step's."""
+        handout = self.handout
+        if handout is None or not handout.is_update or self._gradients.is_replaying:
             self._hidden = self._gradients.hide()
 
     def _after_step(
@@ -906,6 +914,9 @@ class Training:
         self._is_void = self._teaming.is_cut_off = False
         self.is_past = self._loop_epoch <= self.position.epoch
         self._is_in_epoch = self._is_in_epoch and not self.is_past
+        if self.position.phase == 0:  # all do this step anew, and with it the calls that they made in it
+            step = self.position.step
+            self._membership.forget(lambda key: isinstance(key[0], int) and key[0] == step)
         self._arrive()
         self._snapshot.restore()
 
