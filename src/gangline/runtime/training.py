@@ -914,7 +914,7 @@ class Training:
         self._is_void = self._teaming.is_cut_off = False
         self.is_past = self._loop_epoch <= self.position.epoch
         self._is_in_epoch = self._is_in_epoch and not self.is_past
-        if self.position.phase == 0:  # all do this step anew, and with it the calls that they made in it
+        if self.position.phase == 0:  # all do this step anew, with the calls that they made in it
             step = self.position.step
             self._membership.forget(lambda key: isinstance(key[0], int) and key[0] == step)
         self._arrive()
