@@ -108,6 +108,11 @@ class CommandJob:
         training = [one.worker for one in status.workers if one.state == "training"]
         return tuple(one for one in status.view.members if one in training)
 
+    def num_known(self) -> int:
+        """How many workers have said hello to the coordinator, whatever became of them."""
+        status = self.status()
+        return 0 if status is None else len(status.workers)
+
     def leave(self, worker: int) -> None:
         contact = RunContact(self.run_dir, token_file=self.run_dir / OPERATOR_TOKEN)
         contact.ask("/api/leave", body=msgspec.json.encode({"worker": worker}))

@@ -83,10 +83,11 @@ def test_a_storm_is_survived(start: Start, sync: str, seed: int) -> None:
         trainers = job.trainers()
         if len(trainers) > 1:
             job.leave(rng.choice(trainers))
+    job.until(lambda: job.num_known() == 7, "all that join to have said hello")
     (job.folder / "fast").touch()
     code, shown = job.end(job.launcher)
     assert code == 0, shown
     for joiner in job.processes[1:]:
         code, shown = job.end(joiner)
-        assert code == 0 or "the job is over" in shown or "does not answer" in shown, shown
+        assert code == 0 or "the job is over" in shown, shown
     job.check_samples()
