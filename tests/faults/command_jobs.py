@@ -108,10 +108,10 @@ class CommandJob:
         training = [one.worker for one in status.workers if one.state == "training"]
         return tuple(one for one in status.view.members if one in training)
 
-    def num_known(self) -> int:
-        """How many workers have said hello to the coordinator, whatever became of them."""
+    def known(self) -> set[int]:
+        """The workers that the coordinator knows now."""
         status = self.status()
-        return 0 if status is None else len(status.workers)
+        return set() if status is None else {one.worker for one in status.workers}
 
     def leave(self, worker: int) -> None:
         contact = RunContact(self.run_dir, token_file=self.run_dir / OPERATOR_TOKEN)
