@@ -108,6 +108,11 @@ class CommandJob:
         training = [one.worker for one in status.workers if one.state == "training"]
         return tuple(one for one in status.view.members if one in training)
 
+    def known(self) -> set[int]:
+        """The workers that the coordinator knows now."""
+        status = self.status()
+        return set() if status is None else {one.worker for one in status.workers}
+
     def leave(self, worker: int) -> None:
         contact = RunContact(self.run_dir, token_file=self.run_dir / OPERATOR_TOKEN)
         contact.ask("/api/leave", body=msgspec.json.encode({"worker": worker}))

@@ -83,10 +83,12 @@ def test_a_storm_is_survived(start: Start, sync: str, seed: int) -> None:
         trainers = job.trainers()
         if len(trainers) > 1:
             job.leave(rng.choice(trainers))
+    heard: set[int] = set()
+    job.until(lambda: heard.update(job.known()) or heard >= {3, 4, 5, 6}, "all that join")
     (job.folder / "fast").touch()
     code, shown = job.end(job.launcher)
     assert code == 0, shown
     for joiner in job.processes[1:]:
         code, shown = job.end(joiner)
-        assert code == 0 or "the job is over" in shown or "does not answer" in shown, shown
+        assert code == 0 or "the job is over" in shown, shown
     job.check_samples()
