@@ -517,22 +517,6 @@ def fetches_between(parts: Parts) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
-def measures_first(parts: Parts) -> dict[str, Any]:
-    """Takes the mean of the losses between forward and backward, as people do to print it."""
-    model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
-    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
-    for _ in parts.epochs():
-        for x, y, _ in parts.batches(loader):
-            loss = F.cross_entropy(model(x), y)
-            if not parts.is_alone:
-                gangline.mean(loss, weight=len(y))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    return describe([model], [optimizer])
-
-
 class Trap(nn.Module):
     """Sits between two layers, and kills its worker when the pass of a step comes by."""
 

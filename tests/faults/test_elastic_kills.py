@@ -201,5 +201,5 @@ def test_a_batch_is_done_again_when_a_worker_is_lost_before_its_backward_pass(
     tmp_path: Path, place: str
 ) -> None:
     """The others lose it in a call between forward and backward: the batch was cut for it, too."""
-    setup, faults = Setup(loop="measures_first"), [kill(1, 3, place)]
+    setup, faults = Setup(loop="metered"), [kill(1, 3, place)]
     judge(run_with(tmp_path, setup, faults), setup, faults)
