@@ -58,7 +58,9 @@ def main() -> None:
     per_epoch = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
     curve = Curve()
-    order = torch.Generator().manual_seed(10)  # of its own: it is kept when the first worker is lost
+    order = torch.Generator().manual_seed(
+        10
+    )  # of its own: it is kept when the first worker is lost
     loader: Any = DataLoader(samples(52), batch_size=10, shuffle=True, generator=order)
 
     gangline.init()
