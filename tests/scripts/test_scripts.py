@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,16 @@ KILLS = {
     "word_language_model": Fault(worker=0, kind="kill", step=13, where="exchange"),
 }
 """Every script, and who is killed where in the middle of it."""
+QUICK_TORCHRUN = {"gcn", "mnist", "prefetcher"}
+QUICK_KILLS = {"dcgan", "lightning_style", "nanogpt", "prefetcher", "reinforce", "schedules"}
+"""What `make test` runs: the others lose and find each other in the same ways."""
+
+
+def some(quick: set[str]) -> list[Any]:
+    return [
+        script if script in quick else pytest.param(script, marks=pytest.mark.slow)
+        for script in KILLS
+    ]
 
 
 @pytest.mark.parametrize("script", KILLS)
@@ -46,12 +57,12 @@ def test_three_workers_with_changing_shares_are_the_plain_script(
     assert not differences(script_jobs.together(script, tmp_path), plain(script))
 
 
-@pytest.mark.parametrize("script", KILLS)
+@pytest.mark.parametrize("script", some(QUICK_TORCHRUN))
 def test_two_workers_of_torchrun_are_the_plain_script(script: str, tmp_path: Path) -> None:
     assert not differences(script_jobs.under_torchrun(script, tmp_path), plain(script))
 
 
-@pytest.mark.parametrize("script", KILLS)
+@pytest.mark.parametrize("script", some(QUICK_KILLS))
 def test_a_worker_that_is_killed_changes_nothing(script: str, tmp_path: Path) -> None:
     found = script_jobs.together(script, tmp_path, faults=[KILLS[script]])
     expected = dict(plain(script))

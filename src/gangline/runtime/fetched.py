@@ -152,7 +152,14 @@ class FetchedBatches:
 
     # --- what the loop does ----------------------------------------------------------------------
 
-    def add(self, handout: Handout, weight: float | Future[float], batch: Any) -> None:
+    def add(
+        self,
+        handout: Handout,
+        weight: float | Future[float],
+        batch: Any,
+        *,
+        is_void: bool = False,
+    ) -> None:
         """The loop fetches a batch."""
         if self.present is not None:
             self.present.is_left = self.present.is_left or self.present.is_worked
@@ -166,6 +173,7 @@ class FetchedBatches:
                 made=_next_number(),
                 thread=threading.get_ident(),
                 tensors=list(_tensors(batch)),
+                is_void=is_void,
             )
         )
 

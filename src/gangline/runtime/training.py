@@ -101,6 +101,8 @@ class Training:
         self._is_finished = False
         self._must_cut = False
         """Whether what was cut ahead was cut for a group that is no more."""
+        self._is_filling = False
+        """Whether the loop is given the other parts of such a window, which count nothing."""
         self._has_rest = False
         """Whether the loop has left an epoch, of which somebody's samples are still to be used."""
         self._first_step = 0
@@ -282,6 +284,8 @@ class Training:
         self._must_cut = False
         if epoch > self.position.epoch and not self.take_rest():
             self._set(epoch=epoch, start=0)
+        else:
+            self._forget_attempt()
         self._enter_epoch(epoch)
         return not self.is_past
 
@@ -314,7 +318,7 @@ class Training:
 
     def hand_out(self, handout: Handout, weight: float | Future[float], batch: Any) -> None:
         """The loop gets a batch: to compute it now, or behind those that it has fetched before."""
-        self._batches.add(handout, weight, batch)
+        self._batches.add(handout, weight, batch, is_void=self._is_filling)
         self._clock.handed_out()
         if self._batches.present is None:
             self._take_up()
@@ -359,11 +363,16 @@ class Training:
 
     def finish_batch(self) -> bool:
         """The loop came back for more. False where the rest of the epoch must be cut anew."""
-        batch = self._batches.present
+        batch, newest = self._batches.present, self._batches.newest
         if self._batches.is_over or (batch is not None and self._is_void and batch.is_worked):
             self._pass_over()
         elif batch is None:
             self._clock.lap()
+        # A loop may count the parts of a window itself: it gets all parts of one that it has begun.
+        is_amid = newest is not None and not newest.handout.is_update
+        self._is_filling = self._must_cut and is_amid and not self.has_left
+        if self._is_filling:
+            return True
         must_cut, self._must_cut = self._must_cut, False
         return not (must_cut or self.has_left)
 
@@ -914,11 +923,15 @@ class Training:
         self._is_void = self._teaming.is_cut_off = False
         self.is_past = self._loop_epoch <= self.position.epoch
         self._is_in_epoch = self._is_in_epoch and not self.is_past
-        if self.position.phase == 0:  # all do this step anew, with the calls that they made in it
-            step = self.position.step
-            self._membership.forget(lambda key: isinstance(key[0], int) and key[0] == step)
+        self._forget_attempt()
         self._arrive()
         self._snapshot.restore()
+
+    def _forget_attempt(self) -> None:
+        """All do this step anew, if nothing of it was applied, and with it the calls made in it."""
+        step = self.position.step
+        if self.position.phase == 0:
+            self._membership.forget(lambda key: isinstance(key[0], int) and key[0] == step)
 
     def _arrive(self) -> None:
         """Unless it is in a past epoch, the loop goes on from where the others are."""
