@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from gangline.engines.guard import groups_left
 from gangline.engines.job import Job, thread_environment
+from gangline.engines.local import LocalEngine, WorkerCommand
 from gangline.engines.logtail import last_lines, last_traceback
 from gangline.engines.result import JobResult, WorkerResult, error_line
 from gangline.engines.supervision import find_cause
@@ -101,6 +103,21 @@ def test_thread_counts_of_the_user_are_left_alone() -> None:
 
 
 # --- logs -----------------------------------------------------------------------------------------
+
+
+def test_a_traceback_is_found_where_torch_writes_the_rank_before_its_lines(log: Path) -> None:
+    log.write_text("".join(f"[rank1]: {line}\n" for line in TRACEBACK.splitlines()))
+    assert last_traceback(log) == TRACEBACK.rstrip()
+
+
+def test_a_worker_that_has_ended_and_was_not_reaped_is_not_stopped(tmp_path: Path) -> None:
+    command = WorkerCommand(
+        worker=0, arguments=("-c", ""), environment=dict(os.environ), log=tmp_path / "0.log"
+    )
+    with LocalEngine([command]) as engine:
+        engine.start()
+        os.waitid(os.P_PID, engine._running[0].pid, os.WEXITED | os.WNOWAIT)
+        assert not engine.is_stopped(0)
 
 
 def test_the_last_traceback_is_found_with_what_it_was_raised_from(log: Path) -> None:

@@ -319,6 +319,11 @@ def test_mean_keeps_the_kind_of_its_value() -> None:
     assert gangline.mean(torch.tensor([1, 2])).tolist() == [1.0, 2.0]
 
 
+@pytest.mark.parametrize("value", [0.2, 123456789.0, 1e10 + 0.5])
+def test_numbers_keep_their_double_precision(value: float) -> None:
+    assert gangline.mean(value) == gangline.sum(value) == value
+
+
 def test_the_mean_of_nothing_is_nan() -> None:
     assert math.isnan(gangline.mean(5.0, weight=0))
 

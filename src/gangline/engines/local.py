@@ -126,7 +126,10 @@ class LocalEngine:
     def is_stopped(self, worker: int) -> bool:
         """Whether a running worker is stopped by a signal, and does nothing until it is woken."""
         flags = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self._running[worker].pid, flags) is not None
+        try:
+            return os.waitid(os.P_PID, self._running[worker].pid, flags) is not None
+        except ChildProcessError:  # it has ended, and was not reaped yet
+            return False
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until all workers have ended, or the time is over; says whether they have."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from typing import TYPE_CHECKING
 
 from gangline.spec.plainfile import open_plain
@@ -17,6 +18,8 @@ _CHAIN = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
+_PREFIX = re.compile(r"^\[rank\d+\]: ?")
+"""What torch writes before each line of an error, where its process groups are in use."""
 _TAIL_BYTES = 256 * 1024
 _NUM_MESSAGE_LINES = 20
 """An error message may have several lines; more after it than this is other output."""
@@ -40,7 +43,7 @@ def last_lines(path: Path, count: int) -> str:
 
 def last_traceback(path: Path) -> str | None:
     """The last traceback in a log, with the exceptions it was raised from; None without one."""
-    lines = read_tail(path).rstrip().splitlines()
+    lines = [_PREFIX.sub("", line) for line in read_tail(path).rstrip().splitlines()]
     headers = [index for index, line in enumerate(lines) if line == _HEADER]
     if not headers:
         return None

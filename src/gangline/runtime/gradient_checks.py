@@ -64,9 +64,9 @@ def drifted_apart(agreed: Agreed) -> str:
         if getattr(low, name) != getattr(high, name)
     ]
     return (
-        f"the workers' loops have drifted apart: they exchange {', '.join(places)} at the same time. "
+        f"the workers' loops have drifted apart: in one exchange they are at {', '.join(places)}. "
         "All workers must make the same backward passes for every batch: no backward(), break or "
-        "continue that depends on the local batch or on rank()"
+        "continue that depends on the local batch or on rank(). Agree by gangline.any(flag)"
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -64,7 +65,8 @@ class _Guard:
     def __init__(self) -> None:
         self.save: Callable[..., None] = torch.save
         self._wrapped: Callable[..., None] | None = None
-        self._paths: set[str] = set()
+        self._paths: dict[str, tuple[str, int]] = {}
+        """Each file, and the line of the script that wrote it first."""
         self._has_warned = False
         self._pid = os.getpid()
         """A process that was forked from the worker has no line to ask by."""
@@ -88,13 +90,13 @@ class _Guard:
         """Leaves torch as it was. Warns of what only now is known."""
         if self._wrapped is not None and torch.save is self._wrapped:
             torch.save = self.save
-        paths, self._paths, self._wrapped = self._paths, set(), None
+        paths, self._wrapped = list(self._paths), None
         deadline = time.monotonic() + _ANSWER_S
         try:
             for path in paths:
                 self._warn(path, max(0.0, deadline - time.monotonic()))
         finally:
-            self._has_warned = False
+            self._has_warned, self._paths = False, {}
 
     def _note(self, file: str | os.PathLike[str]) -> None:
         client = None if job.session is None else job.session.client
@@ -105,7 +107,8 @@ class _Guard:
             inode = os.stat(path).st_ino
         except OSError:
             return
-        self._paths.add(path)
+        caller = sys._getframe(2)  # who called torch.save
+        self._paths.setdefault(path, (caller.f_code.co_filename, caller.f_lineno))
         client.ask_writers(Saved(path=path, inode=inode, is_main=job.rank == 0))
         self._warn(path, 0.0)
 
@@ -118,12 +121,14 @@ class _Guard:
             return
         self._has_warned = True
         names = ", ".join(str(worker) for worker in writers)
-        warnings.warn(
+        filename, line = self._paths[path]
+        warnings.warn_explicit(
             f"workers {names} write one file by torch.save, {path}: all workers run the same script, "
             "and files that several write at once are spoilt. Write it by gangline.save(obj, path), "
             "or on one worker: `if gangline.is_main(): torch.save(obj, path)`",
             UserWarning,
-            stacklevel=4,
+            filename,
+            line,
         )
 
 

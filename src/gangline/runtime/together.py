@@ -178,7 +178,9 @@ def collective(
 
 
 def _as_numbers(name: str, value: float | Tensor) -> Tensor:
-    local = torch.as_tensor(value).detach()
+    # A number of Python's has double precision, whatever torch's default is.
+    is_float = isinstance(value, float)
+    local = torch.as_tensor(value, dtype=torch.float64 if is_float else None).detach()
     if local.is_complex():
         raise UsageError(f"{name} takes no complex numbers: give it torch.view_as_real(value)")
     return local.to("cpu", torch.float64)

@@ -23,8 +23,9 @@ GATHER_S = 0.3
 """After the first report of calls that differ, how long to wait for the other members'."""
 
 AGREE = (
-    "All workers must go through the same loop. Agree on when to stop: "
-    "`if gangline.any(flag): break` (or gangline.all), instead of a local value or rank()"
+    "All workers must go through the same loop, and make the same gangline calls. Agree on when to "
+    "stop: `if gangline.any(flag): break` (or gangline.all), instead of a local value or rank(); and "
+    "take calls such as gangline.evaluate out of `if gangline.is_main():`"
 )
 CALL_ALIKE = (
     "All workers must make the same calls in the same order: take gangline calls and backward() out "
