@@ -16,6 +16,16 @@ from gangline.spec.event import RunEnded, RunStarted, WorkerEnded
 if TYPE_CHECKING:
     from pathlib import Path
 
+LAST_WORDS = """
+import pathlib, time
+print("last words of", worker, flush=True)
+said = pathlib.Path("said")
+if worker == 0:
+    said.touch()
+while not said.exists():  # else the main worker may be stopped before it has said anything
+    time.sleep(0.01)
+sys.exit(3 * worker)
+"""
 PREAMBLE = """\
 import json, os, sys
 launch = json.loads(os.environ["GANGLINE_LAUNCH"])
@@ -152,7 +162,7 @@ def test_run_shows_the_traceback_once_when_output_is_shown(
 def test_run_shows_the_last_lines_when_there_is_no_traceback(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script.write_text(PREAMBLE + "print('last words of', worker)\nsys.exit(3 * worker)\n")
+    script.write_text(PREAMBLE + LAST_WORDS)
     assert run_command(["run", "--nodes", "2", "train.py"]) == 1
     shown = capsys.readouterr()
     assert "worker 1 failed: exit code 3\nlast words of 1\n" in shown.err

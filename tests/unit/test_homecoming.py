@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from test_hub import training
 
-from gangline.runtime.coordinator.homecoming import HOME_S
+from gangline.runtime.coordinator.homecoming import AWAY_S, HOME_S
 from gangline.runtime.messages import Failed, Finished, Goodbye, Ping, Refused, Released
 
 if TYPE_CHECKING:
@@ -82,8 +82,10 @@ def test_who_does_not_take_part_any_more_keeps_nobody() -> None:
     assert room.has(0, Released)
 
 
-def test_who_is_gone_is_not_waited_for() -> None:
+def test_who_is_gone_is_waited_for_as_long_as_it_takes_to_connect_anew() -> None:
     room = put_out()
     room.hub.disconnect(1)
     finish(room, 0, 2)
+    assert not room.has(0, Released), "it may have woken, and take its line for dead"
+    room.tick(AWAY_S + 0.1)
     assert room.has(0, Released)

@@ -15,12 +15,17 @@ HOME_S = 5.0
 """Who was put out so long ago is not waited for any more."""
 
 
+AWAY_S = 1.0
+"""Who wakes after a while takes its line for dead, and connects anew: it may be away for so long."""
+
+
 class Homecoming:
     """Who is done, in which group, and who was put out when."""
 
     def __init__(self) -> None:
         self._done: dict[int, int] = {}
         self._lost_s: dict[int, float] = {}
+        self._away_s: dict[int, float] = {}
 
     def finish(self, worker: int, group: int) -> None:
         """A member's script is over; it is in this group."""
@@ -30,6 +35,14 @@ class Homecoming:
         """These were put out."""
         for worker in workers:
             self._lost_s[worker] = now
+
+    def hang_up(self, worker: int, now: float) -> None:
+        """A worker's connection is gone."""
+        self._away_s[worker] = now
+
+    def is_reconnecting(self, worker: int, now: float) -> bool:
+        """Whether a worker's connection went just now, so that it may be on its way back."""
+        return now - self._away_s.get(worker, now - 2 * AWAY_S) <= AWAY_S
 
     def is_awaited(self, worker: int, now: float) -> bool:
         """Whether a worker was put out, and may be back in a moment."""

@@ -100,6 +100,7 @@ class Hub(Mind):
         self._home.leave(worker)
         self._lookout.watch.lose_connection(worker, self._clock())
         self._roster.lose_connection(worker)
+        self._home.hang_up(worker, self._clock())
 
     def see_busy(self, worker: int) -> None:
         """A worker computes, and cannot say so itself."""
@@ -348,13 +349,11 @@ class Hub(Mind):
             if any(self._roster.has_trained(one) for one in self._changes.waiting):
                 return []
             now, members = self._clock(), self._control.members
-            awaited = (
-                one
-                for number, one in self._roster.workers.items()
-                if number not in members and self._home.is_awaited(number, now)
-            )
-            if any(one.is_connected and one.state == "lost" for one in awaited):
-                return []
+            for number, one in self._roster.workers.items():
+                is_back = one.is_connected or self._home.is_reconnecting(number, now)
+                is_awaited = number not in members and self._home.is_awaited(number, now)
+                if is_awaited and is_back and one.state == "lost":
+                    return []
         return [Outgoing(one, Released()) for one in self._home.release()]
 
     # --- who is lost -----------------------------------------------------------------------------
