@@ -319,6 +319,21 @@ def test_mean_keeps_the_kind_of_its_value() -> None:
     assert gangline.mean(torch.tensor([1, 2])).tolist() == [1.0, 2.0]
 
 
+def test_a_call_is_made_anew_in_the_epoch_after_one_that_was_left_by_it() -> None:
+    model, optimizer, loader = gangline.prepare(*parts())
+    found = []
+    for epoch in gangline.epochs(3):
+        updates = 0
+        for number, (x, y) in enumerate(loader):
+            if gangline.any(epoch == 0 and number == 2):
+                break
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+            updates += 1
+        found.append((updates, gangline.mean(float(epoch))))
+    assert found == [(2, 0.0), (len(loader), 1.0), (len(loader), 2.0)]
+
+
 @pytest.mark.parametrize("value", [0.2, 123456789.0, 1e10 + 0.5])
 def test_numbers_keep_their_double_precision(value: float) -> None:
     assert gangline.mean(value) == gangline.sum(value) == value

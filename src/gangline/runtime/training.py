@@ -284,8 +284,8 @@ class Training:
         self._must_cut = False
         if epoch > self.position.epoch and not self.take_rest():
             self._set(epoch=epoch, start=0)
-        else:
-            self._forget_attempt()
+        # A batch that the loop has left before its step has the number of the one that comes now.
+        self._forget_attempt()
         self._enter_epoch(epoch)
         return not self.is_past
 
