@@ -62,7 +62,7 @@ def test_odd_loops_are_exact(name: str, unit_bytes: int, worker_pool: WorkerPool
 
 # --- loops that drift apart --------------------------------------------------------------------------
 
-DRIFTED = "MismatchError: the workers' loops have drifted apart: they exchange "
+DRIFTED = "MismatchError: the workers' loops have drifted apart: in one exchange they are at "
 ADVICE = "All workers must make the same backward passes for every batch"
 
 
