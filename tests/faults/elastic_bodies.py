@@ -718,12 +718,18 @@ def describe(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -
     return {name: torch.as_tensor(value).detach().clone() for name, value in state.items()}
 
 
+def _find_loop(name: str) -> Any:
+    import elastic_windows
+
+    return globals().get(name) or getattr(elastic_windows, name)
+
+
 def run_body(setup: Setup, *, is_alone: bool) -> dict[str, Any]:
     """Runs the setup's loop; what it ended with."""
     before = torch.get_default_dtype()
     parts = Parts(setup, is_alone=is_alone)
     try:
-        state = globals()[setup.loop](parts)
+        state = _find_loop(setup.loop)(parts)
     finally:
         torch.set_default_dtype(before)
     is_main = not is_alone and gangline.is_main()

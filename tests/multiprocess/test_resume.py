@@ -67,6 +67,18 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert used == Counter((epoch, index) for epoch in range(3) for index in range(32))
 
 
+@pytest.mark.parametrize(("first", "second", "stop_after"), [(2, 3, 3), (2, 2, 1), (1, 2, 2)])
+def test_gradients_that_the_loop_carried_over_are_kept(
+    first: int, second: int, stop_after: int, worker_pool: WorkerPool, tmp_path: Path
+) -> None:
+    run = Run(folder=None, every=1, batch=8, samples=32, zeroes=False)
+    (whole,) = worker_pool.run(train, 1, args=(run,))
+    run = replace(run, folder=tmp_path)
+    worker_pool.run(train, first, args=(replace(run, stop_after=stop_after),))
+    for outcome in worker_pool.run(train, second, args=(replace(run, resume=True),)):
+        assert_same_end(outcome, whole)
+
+
 def test_an_order_that_was_drawn_is_kept(worker_pool: WorkerPool, tmp_path: Path) -> None:
     run = Run(folder=tmp_path, every=1, batch=8, samples=32, order="drawn", epochs=2)
     before = worker_pool.run(train, 2, args=(replace(run, stop_after=2),))

@@ -78,6 +78,8 @@ class Run:
     accumulate: int = 1
     carries: bool = False
     """Every sample's score is carried from epoch to epoch."""
+    zeroes: bool = True
+    """Whether the gradients are zeroed at every batch, or carried over from one to the next."""
 
 
 @dataclass
@@ -160,6 +162,7 @@ def train(run: Run, on_batch: Callable[[int], None] = lambda count: None) -> Out
         resume=run.resume,
         sync_batchnorm=run.sync_batchnorm,
     )
+    optimizer.zero_grad()  # as scripts do that are about to begin
     used: list[tuple[int, list[int]]] = []
     batches = itertools.count(1)
     epochs = range(run.epochs) if run.plain_range else gangline.epochs(run.epochs)
@@ -171,7 +174,8 @@ def train(run: Run, on_batch: Callable[[int], None] = lambda count: None) -> Out
             if run.stop_after is not None and count > run.stop_after:
                 return _outcome(model, used, optimizer)
             used.append((epoch, index.tolist()))
-            optimizer.zero_grad()
+            if run.zeroes:
+                optimizer.zero_grad()
             scores = model(x)
             if run.carries:
                 scores = scores + model.kept[index]

@@ -67,7 +67,15 @@ def test_newcomers_found_the_job_anew_when_nobody_has_its_state() -> None:
     def body(group: WireGroup) -> Position:
         def found_anew(asked: Group) -> Start:
             assert asked is group
-            return Start(LATER, seed=1, orders={}, source="", skipped=[], random=RandomNumbers())
+            return Start(
+                LATER,
+                seed=1,
+                orders={},
+                gradients=None,
+                source="",
+                skipped=[],
+                random=RandomNumbers(),
+            )
 
         truth = become_alike(
             group,

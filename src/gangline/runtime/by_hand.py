@@ -8,6 +8,8 @@ its own that would not be put back, so one that was kept from `prepare` is notic
 
 from __future__ import annotations
 
+import functools
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
@@ -46,3 +48,13 @@ def check_windows(prepared: Prepared) -> None:
             "no_sync() needs an optimizer, whose step() exchanges what was collected; without one use "
             "prepare(..., accumulate=k) and update where gangline.is_update() is true"
         )
+
+
+@functools.cache
+def warn_of_windows() -> None:
+    """Says, once, that `no_sync` over several batches saves no exchange."""
+    warnings.warn(
+        "no_sync() spans several batches: what was added up is exchanged at the end of each of them, "
+        "so that nothing is lost with a worker. prepare(…, accumulate=k) exchanges once for k batches",
+        stacklevel=2,
+    )

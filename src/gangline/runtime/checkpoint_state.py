@@ -43,7 +43,7 @@ def capture(prepared: Prepared, snapshot: Snapshot, results: Results) -> Content
 
 
 def restore(prepared: Prepared, snapshot: Snapshot, contents: Contents) -> dict[str, Any]:
-    """Loads a captured state into the prepared objects; returns its orders and random state."""
+    """Loads a captured state into the prepared objects; returns what is not in them."""
     try:
         exported = _unpacked(contents)
         exported["parameters"] = [
@@ -52,7 +52,12 @@ def restore(prepared: Prepared, snapshot: Snapshot, contents: Contents) -> dict[
             for name, _ in model.named_parameters()
         ]
         exported["tables"] = []
-        rest = {"orders": exported.pop("orders"), "random": exported.pop("random")}
+        exported.setdefault("gradients", None)  # an older checkpoint has none
+        rest = {
+            "orders": exported.pop("orders"),
+            "random": exported.pop("random"),
+            "gradients": exported["gradients"],
+        }
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise LogError(f"a state is not what this gangline writes: {error!r}") from error
     snapshot.load(exported)

@@ -28,6 +28,7 @@ import torch
 from gangline.collectives import all_reduce_unit
 from gangline.runtime.agreement import Agreed, Statement, decode, encode
 from gangline.runtime.buffers import Buffers, checksum
+from gangline.runtime.carried import CarriedGradients
 from gangline.runtime.gradient_checks import (
     POSITION,
     check_gradient,
@@ -78,6 +79,7 @@ class Gradients:
         self._layout = layout
         self._units = layout.units
         self._slots = layout.slots
+        self.carried = CarriedGradients(layout.slots)
         self._buffers = buffers
         self._communicator = communicator
         self._weight = 0.0
@@ -111,11 +113,13 @@ class Gradients:
         weight: float | Future[float],
         *,
         is_update: bool,
+        is_first: bool = True,
         part: float = 1.0,
         num_done: int = 0,
     ) -> None:
         """A new batch: its gradients count `weight`; they are exchanged if `is_update`.
 
+        `is_first` says that it is the first part of its window.
         `part` is this worker's fraction of the window's samples, by which statistics are averaged.
         The first `num_done` passes were exchanged and applied before somebody was lost: they are
         run again for the sake of the loop, and their gradients are dropped.
@@ -129,6 +133,7 @@ class Gradients:
         self._is_update = is_update
         self._is_void = False
         self._phase = 0
+        self.carried.begin_batch(is_first=is_first, is_done=num_done > 0)
 
     def stop(self) -> None:
         """The epoch is over: no batch is there that a gradient could count for."""
@@ -165,11 +170,13 @@ class Gradients:
         Zero, not None: a GradScaler wants to see gradients. `step()` is kept from using them.
         """
         self._is_void = True
+        self.carried.void()
         self._clear()
 
     def leave_window(self) -> None:
         """The loop left an accumulation window before its end: what came in counts nothing."""
         self._is_window_open = False
+        self.carried.void()
         for slot in self._slots:
             if slot.content is Content.LOCAL:
                 slot.content = Content.EMPTY
@@ -197,6 +204,7 @@ class Gradients:
 
     def begin(self) -> None:
         """A backward pass begins: autograd shall write fresh gradients, not add to ours."""
+        self.carried.begin_pass()
         for unit in self._units:
             for slot in unit.slots:
                 slot.fired = False
@@ -492,6 +500,8 @@ class Gradients:
         self._phase += 1
         self._buffers.catch_up()
         self._clear()
+        if self._phase == self._num_done:
+            self.carried.put_back()
 
     def _clear(self) -> None:
         """All gradients are zero, and there to be seen."""

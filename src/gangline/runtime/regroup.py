@@ -76,6 +76,7 @@ def become_alike(
     first = max(standings)
     if not first.has_state:
         start = found_anew(group)
+        snapshot.load_gradients(start.gradients)
         snapshot.take()
         return Truth(start.position, dict(start.orders), was_behind=True, num_behind=group.size)
     places = [(standing.has_state, standing.position) for standing in standings]

@@ -14,6 +14,7 @@ from gangline.spec.errors import GanglineError, LogError, MismatchError, UsageEr
 
 if TYPE_CHECKING:
     from gangline.collectives import Group
+    from gangline.runtime.carried import Values
     from gangline.runtime.checkpoint_files import CheckpointFolder, Contents, Manifest
     from gangline.runtime.handshake import Introduction
     from gangline.runtime.prepared import Prepared
@@ -45,6 +46,8 @@ class Start(NamedTuple):
     """The checkpoint's path."""
     skipped: list[str]
     """Newer checkpoints that could not be used, and why."""
+    gradients: Values | None
+    """What the loop had carried over to the next batch."""
     random: RandomNumbers
     """Those of the worker that wrote it, for rank 0 only: the others have their own."""
 
@@ -137,6 +140,7 @@ def _load(
         ),
         seed=manifest.seed,
         orders=rest["orders"],
+        gradients=rest["gradients"],
         source=path,
         skipped=[],
         random=RandomNumbers(rest["random"], prepared.generators),

@@ -15,7 +15,7 @@ from gangline.runtime.agreement import Agreed, Statement
 from gangline.runtime.alike import meet_in
 from gangline.runtime.backward import after_closure, has_closure
 from gangline.runtime.buffers import Buffers
-from gangline.runtime.by_hand import check_windows, refuse_other_optimizers
+from gangline.runtime.by_hand import check_windows, refuse_other_optimizers, warn_of_windows
 from gangline.runtime.checkpoint_state import RandomNumbers
 from gangline.runtime.faults import Faults
 from gangline.runtime.fetched import Fetched, FetchedBatches
@@ -128,7 +128,7 @@ class Training:
         self._scrutiny = Scrutiny()
         self._foreign = ForeignExchange(layout.slots, is_shared=lambda: self.num_workers > 1)
         self._guard = LayoutGuard(prepared.models, prepared.optimizers, layout, self._foreign)
-        self._snapshot = Snapshot(prepared)
+        self._snapshot = Snapshot(prepared, self._gradients.carried)
         self._membership = Membership(
             session,
             introduction,
@@ -143,6 +143,7 @@ class Training:
         self._hidden: list[torch.Tensor | None] | None = None
         self._departure = Departure(session)
         self._is_alone = session.client is None
+        self._is_elastic = session.client is not None and session.client.is_elastic
         self._handles = [
             handle
             for optimizer in prepared.optimizers
@@ -339,6 +340,7 @@ class Training:
         self._gradients.start(
             batch.weight,
             is_update=handout.is_update,
+            is_first=handout.micro == 0,
             part=handout.share / handout.total,
             num_done=self.position.phase,
         )
@@ -368,6 +370,9 @@ class Training:
             self._pass_over()
         elif batch is None:
             self._clock.lap()
+        elif batch.is_worked:
+            self._exchange_kept(batch)
+            self._snapshot.note()
         # A loop may count the parts of a window itself: it gets all parts of one that it has begun.
         is_amid = newest is not None and not newest.handout.is_update
         self._is_filling = self._must_cut and is_amid and not self.has_left
@@ -392,6 +397,16 @@ class Training:
         self._clock.lap()
         if self._batches.present is not None:  # it was done for the batch that was fetched ahead
             self._clock.times.compute_s += since_s
+
+    def _exchange_kept(self, batch: Fetched) -> None:
+        """The loop goes on to another batch inside of `no_sync`: what it has added up is exchanged.
+
+        Otherwise what a worker has added up would be lost with it.
+        """
+        is_kept = self._gradients.has_kept and batch.handout.is_update
+        if is_kept and self._is_elastic and not (self._is_void or batch.is_void):
+            warn_of_windows()
+            self._exchange_local(batch.handout)
 
     def _leave_out(self) -> None:
         """The loop steps at a later batch than the present one, which it has made no pass of."""
@@ -589,7 +604,9 @@ class Training:
     def begin_backward(self, losses: Any) -> None:
         for _ in range(self._batches.find(losses, is_weighed=not self._is_passing_through)):
             self._pass_over()
-        if not self._is_passing_through:
+        if self._is_passing_through:
+            self._gradients.carried.begin_pass(may_fail=False)
+        else:
             self._guard.check()
             self._gradients.begin()
 
@@ -740,12 +757,16 @@ class Training:
         is_open = not self._gradients.num_exchanged or self._gradients.has_kept
         is_due = handout.is_update and not self._is_void and is_open
         if is_due:
-            self._gradients.begin()
-            self._batches.count_pass()
-            if self._gradients.finish_local(is_forced=True):
-                self._exchange(handout)
+            self._exchange_local(handout)
         self._hide_unless_due()
         return None
+
+    def _exchange_local(self, handout: Handout) -> None:
+        """Exchanges what backward passes have added up locally."""
+        self._gradients.begin()
+        self._batches.count_pass()
+        if self._gradients.finish_local(is_forced=True):
+            self._exchange(handout)
 
     def _hide_unless_due(self) -> None:
         """An optimizer is about to use the gradients: it must find none, unless they are the step's."""
@@ -757,11 +778,13 @@ class Training:
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]
     ) -> None:
         self._batches.count_step()
+        self._snapshot.forget_note()
         if self._hidden is not None:
             self._gradients.show(self._hidden)
             self._hidden = None
         elif self.handout is not None and not self._is_passing_through:
             self._set(phase=self._gradients.num_exchanged)
+            self._gradients.carried.commit()
             self._faults.reach("update", self.position.step)
         self._clock.updated()
 
@@ -825,7 +848,8 @@ class Training:
         self._find_group()
 
     def _offer_checkpoint(self) -> None:
-        if self._checkpointer is not None and self._teaming.is_first:
+        is_due = self._teaming.is_first and not self._gradients.has_kept
+        if self._checkpointer is not None and is_due:
             self._checkpointer.offer(self.position, self._snapshot, self._membership)
 
     def ask_teams(
@@ -888,6 +912,7 @@ class Training:
         self._membership.results.update(start.orders)
         self.views.restart(self.views.newest, start.position.step)
         self._random = start.random
+        self._gradients.carried.load(start.gradients)
 
     def join(self, view: View, *, is_founder: bool) -> None:
         """Enters a running job: the others are ahead, and this worker becomes like them.
