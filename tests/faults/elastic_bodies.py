@@ -200,11 +200,19 @@ class Parts:
 
 
 def wait_for(what: str) -> None:
-    """Waits until the run's log has it: `joined N` (by decision) or a fault that fired."""
+    """Waits until the run's log has it: `joined N` (by decision) or a fault that fired.
+
+    Or, for `file NAME`, until the run folder has that file.
+    """
     launch = Launch.from_environment(os.environ)
     assert launch is not None
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
+        if what.startswith("file "):
+            if Path(launch.run_dir, what.removeprefix("file ")).exists():
+                return
+            time.sleep(0.02)
+            continue
         for event in read_run(Path(launch.run_dir), notes=[]):
             if isinstance(event, Decision) and what in event.reason:
                 return

@@ -143,15 +143,16 @@ def test_a_newcomer_enters_a_job_that_was_switched(tmp_path: Path) -> None:
 )
 def test_a_worker_hangs_while_the_job_is_switched(tmp_path: Path, mode: str, order: str) -> None:
     """It is put out and comes back, to a job whose workers have parted meanwhile."""
-    # Both teams go on to one of these steps, and wait for it there.
+    # It is stopped where all hold. Both teams go on to one of the later steps, and wait for it there.
     back = dict.fromkeys(range(14, 22), "worker 1 joined")
-    setup = replace(SETUP, epochs=2, wait={6: asked(mode), **back})
+    setup = replace(SETUP, epochs=2, wait={6: asked(mode), 8: "file stopped", **back})
     with LiveJob(tmp_path, setup, workers=3) as job:
         job.await_reported(3)
         victim = job.processes[1].pid
         if order == "switched first":
             switch(job, mode)
         os.kill(victim, signal.SIGSTOP)
+        (tmp_path / "stopped").touch()
         try:
             if order == "stopped first":
                 switch(job, mode)

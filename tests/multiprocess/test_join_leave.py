@@ -106,10 +106,13 @@ def test_a_joiner_that_comes_after_the_end_is_told_so(tmp_path: Path) -> None:
 def test_a_worker_leaves_politely_on_a_signal(
     tmp_path: Path, number: int, leaver: int, num_workers: int
 ) -> None:
-    setup = Setup(epochs=8, num_workers=num_workers, wait={30: f"worker {leaver} left"})
+    # They hold until it was asked to leave, and leave it so many steps to do so.
+    wait = {6: "file asked", 60: f"worker {leaver} left"}
+    setup = Setup(epochs=14, num_workers=num_workers, wait=wait, think_s=0.02)
     with LiveJob(tmp_path, setup, workers=3) as job:
         job.await_step(5)
         os.kill(job.processes[leaver].pid, number)
+        (tmp_path / "asked").touch()
         outcome = job.finish()
     assert outcome.exit_codes == [0, 0, 0], report(outcome)
     assert_nothing_lost(outcome, setup, finishers=[one for one in range(3) if one != leaver])
