@@ -198,3 +198,38 @@ def share_of_one() -> list[int]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(vectors(9), batch_size=3)
     return [len(x) for x, _ in gangline.prepare(model, optimizer, loader)[2]]
+
+
+class Counting(nn.Module):
+    """Counts in whole numbers: the batches, which are the same everywhere, and maybe the samples."""
+
+    def __init__(self, *, counts_samples: bool) -> None:
+        super().__init__()
+        self.counts_samples = counts_samples
+        self.register_buffer("samples", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("batches", torch.zeros(2, dtype=torch.int32))
+        self.register_buffer("mask", torch.ones(3, 3, dtype=torch.bool).tril())
+        self.norm = nn.BatchNorm1d(FEATURES)
+        self.last = nn.Linear(FEATURES, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.batches += 1
+        self.samples = self.samples + (len(x) if self.counts_samples else 1)
+        return self.last(self.norm(x))
+
+
+def count_whole_numbers(counts_samples: bool, shares: tuple[float, ...]) -> list[str]:
+    """Two epochs with counters in the model: what this worker was warned of."""
+    gangline.init(timeout_s=TIMEOUT_S)
+    model: Any = Counting(counts_samples=counts_samples)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader: Any = DataLoader(vectors(48), batch_size=24)
+    model, optimizer, loader = gangline.prepare(model, optimizer, loader, shares=shares)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.mse_loss(model(x), y).backward()
+                optimizer.step()
+    return [str(one.message) for one in caught]

@@ -340,6 +340,22 @@ def mistake(which: str) -> str:
         for x, y in loader:
             F.mse_loss(model(x), y).backward(create_graph=True)
 
+    def another_order() -> None:
+        """Every second batch is computed before the one that was fetched before it."""
+        batches = iter(loader)
+        for first in batches:
+            for batch in (next(batches), first):
+                train(model, optimizer, batch)
+
+    def several_batches() -> None:
+        """In a loop that is known to fetch ahead."""
+        batches = iter(loader)
+        present, following = next(batches), next(batches)
+        train(model, optimizer, present)
+        present, following = following, next(batches)
+        losses = [F.mse_loss(model(x), y) for x, y in (present, following)]
+        (losses[0] + losses[1]).backward()
+
     return message_of(locals()[which])
 
 

@@ -463,6 +463,24 @@ def loop_one_ahead_with_weights(job: Job) -> None:
         update(job, model, optimizer)
 
 
+def loop_evaluates_the_next_batch(job: Job) -> None:
+    """The next batch is evaluated between the forward pass and the loss of the present one."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    model, optimizer, loader = job.prepare(model, optimizer, job.loader())
+    for _ in range(job.problem.epochs):
+        batches = iter(loader)
+        following = next(batches, None)
+        while following is not None:
+            (x, y), following = following, next(batches, None)
+            scores = model(x)
+            if following is not None:
+                with torch.no_grad():
+                    model(following[0])
+            F.cross_entropy(scores, y).backward()
+            update(job, model, optimizer)
+
+
 def loop_window_first(job: Job) -> None:
     """All batches of an accumulation window are fetched before the first is computed."""
     model = mlp()

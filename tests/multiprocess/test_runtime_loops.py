@@ -115,6 +115,8 @@ MISTAKES = {
     "kept_backward": "UnsupportedError: ",
     "graph_kept": "backward(create_graph=True) keeps a graph in the gradient of parameter",
     "same_form": "no error",
+    "another_order": "UsageError: the loop computes the batch of step 0 after the batch of step 1, ",
+    "several_batches": "UsageError: one backward() is called for the losses of several batches",
 }
 
 

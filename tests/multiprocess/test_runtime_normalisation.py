@@ -9,6 +9,7 @@ import pytest
 import torch
 from bodies_normalisation import (
     Normalised,
+    count_whole_numbers,
     reference,
     run_normalised,
     share_of_one,
@@ -99,3 +100,22 @@ def test_small_shares_that_somebody_chose_are_kept_and_warned_of(worker_pool: Wo
 def test_a_share_of_one_is_refused_when_the_model_has_batch_norm(worker_pool: WorkerPool) -> None:
     with pytest.raises(WorkerError, match=r"UsageError: .*BatchNorm.*global_batch=4"):
         worker_pool.run(share_of_one, 2)
+
+
+def test_whole_numbers_that_differ_between_workers_are_named_once(worker_pool: WorkerPool) -> None:
+    first, *others = worker_pool.run(count_whole_numbers, 2, args=(True, (2.0, 1.0)))
+    (warning,) = first
+    assert "buffers of whole numbers: 'samples'. " in warning
+    assert "gangline.sum(" in warning
+    assert "gangline.SampleState" in warning
+    assert others == [[]]
+
+
+@pytest.mark.parametrize(
+    ("counts_samples", "shares"), [(False, (2.0, 1.0)), (True, (1.0, 1.0)), (True, (1.0,))]
+)
+def test_whole_numbers_that_are_the_same_everywhere_are_nothing_to_warn_of(
+    counts_samples: bool, shares: tuple[float, ...], worker_pool: WorkerPool
+) -> None:
+    answers = worker_pool.run(count_whole_numbers, len(shares), args=(counts_samples, shares))
+    assert answers == [[]] * len(shares)

@@ -154,6 +154,8 @@ class Loop:
                 fetch(parts if program.window_first else 1)
             if not waiting:
                 return
+            if program.swaps and count % 2 == 0 and len(waiting) > 1:
+                waiting[0], waiting[1] = waiting[1], waiting[0]
             batch = waiting.popleft()
             count += 1
             self.is_complete = count % parts == 0

@@ -63,6 +63,8 @@ class Program:
     losses: tuple[Loss, ...] = (Loss((0,)),)
     ahead: int = 0
     """So many batches are fetched before the first is computed."""
+    swaps: bool = False
+    """Whether the second of two fetched batches is computed before the first, then the first."""
     window_first: bool = False
     """All batches of an accumulation window are fetched before the first of them is computed."""
     counts_itself: bool = False
@@ -107,6 +109,7 @@ def draw(seed: int) -> Program:
         uses_range=chance.random() < 0.3,
         evaluates=chance.random() < 0.3,
         body=_draw_body(chance, losses, optimizers, accumulate=accumulate, ahead=ahead),
+        swaps=accumulate == 1 and ahead > 1 and chance.random() < 0.3,
     )
 
 
@@ -233,7 +236,8 @@ def text_of(program: Program) -> str:
         lines.append("    # all batches of a window are fetched at its beginning")
     if program.ahead:
         lines.append(f"    fetch {program.ahead} batches")
-        lines.append("    while there are batches:")
+        order = ", the second before the first" if program.swaps else ""
+        lines.append(f"    while there are batches{order}:")
     else:
         lines.append("    for batch in loader:")
     lines += [f"        {_line(op, program)}" for op in program.body]
@@ -327,13 +331,15 @@ def _simpler(program: Program) -> Iterator[Program]:
     for loss in range(len(program.losses)):
         kept = [op for op in body if op.do not in ("forward", "backward", "mean") or op.of != loss]
         yield replace(program, body=tuple(kept))
-    yield replace(program, ahead=0, body=tuple(op for op in body if op.do != "fetch"))
+    unfetched = tuple(op for op in body if op.do != "fetch")
+    yield replace(program, ahead=0, swaps=False, body=unfetched)
+    yield replace(program, swaps=False)
     for at in range(len(body)):
         yield replace(program, body=body[:at] + body[at + 1 :])
     names = ("epochs", "accumulate", "reduction", "order", "drop_last", "loader_workers")
     for name in (*names, "window_first", "counts_itself", "breaks_at", "uses_range", "evaluates"):
         yield replace(program, **{name: getattr(usual, name)})
-    yield replace(program, ahead=min(1, program.ahead))
+    yield replace(program, ahead=min(1 + program.swaps, program.ahead))
     for batches in range(1, program.samples // program.batch + 1):
         yield replace(program, samples=batches * program.batch)
     yield replace(program, workers=2)

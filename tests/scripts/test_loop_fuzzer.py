@@ -112,6 +112,16 @@ def test_what_was_found_stays_mended(name: str, worker_pool: WorkerPool) -> None
     assert verdict.kind == "agreed", f"{text_of(FOUND[name])}\n{verdict}"
 
 
+def test_batches_in_another_order_than_they_were_fetched_are_refused(
+    worker_pool: WorkerPool,
+) -> None:
+    warm_up(worker_pool)
+    body = (Op("zero"), Op("forward"), Op("backward"), Op("step"), Op("fetch"))
+    verdict = judge(Program(0, samples=24, ahead=2, swaps=True, body=body), worker_pool)
+    assert verdict.kind == "refused", verdict
+    assert "in the order in which they are fetched" in verdict.why
+
+
 def test_what_is_drawn_has_everything_in_it() -> None:
     programs = [draw(seed) for seed in range(BLOCKS * PER_BLOCK)]
     assert all(is_sensible(program) for program in programs)
@@ -125,6 +135,7 @@ def test_what_is_drawn_has_everything_in_it() -> None:
     assert {program.accumulate for program in programs} == {1, 2, 3}
     assert {program.ahead for program in programs} == {0, 1, 2, 3}
     assert any(program.window_first for program in programs)
+    assert any(program.swaps for program in programs)
     assert any(program.loader_workers for program in programs)
     assert any(program.breaks_at is not None for program in programs)
     assert any(program.samples % program.batch for program in programs)

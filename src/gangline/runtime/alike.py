@@ -20,7 +20,7 @@ from gangline.collectives import gather_bytes
 from gangline.spec.errors import MismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gangline.collectives import Group
 
@@ -48,14 +48,42 @@ def add_alike(group: Group, values: Tensor, *, name: str, worker: int) -> Tensor
     return total
 
 
-def meet_in(name: str, *, worker: int) -> Callable[[Group], bool]:
-    """An exchange in which everybody comes to the place of this name."""
+def meet_in(
+    name: str, *, worker: int, checksums: Mapping[str, int]
+) -> Callable[[Group], list[str]]:
+    """An exchange in which everybody comes to the place of this name; which checksums differ there.
 
-    def meet(group: Group) -> bool:
-        add_alike(group, torch.zeros(0, dtype=torch.float64), name=name, worker=worker)
-        return True
+    One checksum of them all travels with the name. Only where that differs they are sent each.
+    """
+
+    def meet(group: Group) -> list[str]:
+        if group.size == 1:
+            return []
+        sums = add_alike(group, _squared(_joined(checksums)), name=name, worker=worker)
+        return [] if _is_one(sums, group.size) else _differing(group, checksums)
 
     return meet
+
+
+def _joined(checksums: Mapping[str, int]) -> int:
+    return crc32(msgspec.msgpack.encode(list(checksums.values())))
+
+
+def _squared(checksum: int) -> Tensor:
+    """The two halves of a checksum, and their squares: sums of these are whole, and exact."""
+    halves = divmod(checksum, 1 << 16)
+    return torch.tensor([*halves, *(half * half for half in halves)], dtype=torch.float64)
+
+
+def _is_one(sums: Tensor, size: int) -> bool:
+    """Whether all members added the same: else the mean of the squares is more than that squared."""
+    return bool((size * sums[2:] == sums[:2].square()).all())
+
+
+def _differing(group: Group, own: Mapping[str, int]) -> list[str]:
+    said = msgspec.msgpack.encode(list(own.values()))
+    rows = [msgspec.msgpack.decode(row, type=list[int]) for row in gather_bytes(group, said)]
+    return [name for name, *column in zip(own, *rows, strict=True) if len(set(column)) > 1]
 
 
 def _describe(group: Group, name: str, worker: int) -> str:

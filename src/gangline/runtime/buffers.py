@@ -2,12 +2,14 @@
 """Keeps the models' buffers together: running statistics are averaged by share.
 
 Constant buffers (masks, tables of positions) never travel: only what changed since the last exchange
-does. Integer buffers count the same steps on all workers and are left alone. What is kept per sample
-(`SampleState`) is brought together, not averaged.
+does. Buffers of whole numbers should count the same on all workers, steps for example, and are left
+alone: those that differ are named at the end of an epoch. What is kept per sample (`SampleState`) is
+brought together, not averaged.
 """
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gangline.runtime.sample_state import SampleState, tables_of
+from gangline.runtime.usercode import find_caller
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,6 +100,61 @@ class Buffers:
     def _chosen_tables(self, chosen: Sequence[bool | int]) -> list[SampleState]:
         flags = chosen[len(self._watched) :]
         return [table for table, take in zip(self.tables, flags, strict=True) if take]
+
+
+class WholeNumbers:
+    """The buffers of whole numbers, which each worker keeps for itself: they should be the same."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        self._watched: dict[str, tuple[dict[str, Tensor | None], str]] = {}
+        """By a name for people: the owner, as a forward pass may assign a new tensor, and its name."""
+        self.checksums: dict[str, int] = {}
+        """By the buffer's name, a number that two workers share if its values are the same."""
+        self._has_warned = False
+        seen: set[int] = set()
+        for number, model in enumerate(models):
+            prefix = f"{number}." if len(models) > 1 else ""
+            for path, module in model.named_modules():
+                if isinstance(module, SampleState):
+                    continue  # it notes which samples were written here
+                for name, buffer in module._buffers.items():
+                    if buffer is None or id(buffer) in seen or not _is_whole(buffer):
+                        continue
+                    seen.add(id(buffer))
+                    full = f"{prefix}{path}{'.' if path else ''}{name}"
+                    self._watched[full] = (module._buffers, name)
+
+    def look(self) -> None:
+        """Takes the checksums of what the buffers hold now."""
+        for full, (owner, name) in self._watched.items():
+            self.checksums[full] = _checksum(owner[name])
+
+    def warn_of(self, differing: Sequence[str], *, is_main: bool) -> None:
+        """Says once, on one worker, which buffers were found to differ."""
+        if not differing or self._has_warned or not is_main:
+            return
+        self._has_warned = True
+        names = ", ".join(map(repr, differing))
+        warnings.warn(
+            f"at the end of an epoch the workers have different values in buffers of whole numbers: "
+            f"{names}. Each worker counts its own samples there, and what is saved is what one of them "
+            "has. Add up over all workers by gangline.sum(…), or keep what belongs to samples in a "
+            "gangline.SampleState",
+            UserWarning,
+            stacklevel=find_caller().depth,
+        )
+
+
+def _is_whole(buffer: Tensor) -> bool:
+    is_other = buffer.is_floating_point() or buffer.is_complex() or buffer.is_quantized
+    return not is_other and buffer.layout is torch.strided
+
+
+def _checksum(buffer: Tensor | None) -> int:
+    if buffer is None:
+        return 0
+    values = buffer.detach().cpu().reshape(-1).contiguous()
+    return zlib.crc32(values.view(torch.uint8).numpy().data)
 
 
 def checksum(flags: bytes) -> int:

@@ -8,11 +8,13 @@ computed from, however far ahead the loop fetches. Three things tell which one t
 
 1. Autograd numbers its nodes as it makes them. A loss with a smaller number than a fetch was
    computed before that fetch, so it is of an earlier batch.
-2. The tensors that are given to a prepared model may be those of a batch, or copies of them.
+2. The tensors that are given to a prepared model may be those of a batch, or copies of them. A call
+   without gradients says nothing, as no loss can be of it.
 3. Otherwise batches are computed in the order in which they were fetched. A batch is over when the
    loop fetches another one after its step.
 
-The third is a guess where the loop skips batches, so it is said, once, with what to do.
+The third is a guess where the loop skips batches, so it is said, once, with what to do. What the loop
+skipped and computes later is refused, as far as the second tells: its step is over.
 """
 
 from __future__ import annotations
@@ -24,12 +26,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
+from gangline.runtime import model_calls
+from gangline.runtime.batch_tensors import is_copied, is_part, tensors_in
+from gangline.runtime.model_calls import ModelCalls
+from gangline.runtime.pass_graph import is_computed_since, next_number, number_of, spans
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from torch import Tensor, nn
@@ -39,15 +44,16 @@ if TYPE_CHECKING:
 
 _MAX_RECOGNISED = 8
 """Of how many batches the tensors are kept, so that they can be recognised."""
-_MAX_CALLS = 256
-"""Of how many calls of the models it is kept whose tensors they were given."""
 _OVER = (
     "this loss was computed before the present batch was fetched, and the batch it is of is over: "
     "call backward() on a loss before the optimizer's step, and before the loop fetches the batch "
     "after the next one"
 )
-_MAX_NODES = 100_000
-"""How much of a loss's graph is looked at, where a loop is found to fetch ahead."""
+_SEVERAL = (
+    "one backward() is called for the losses of several batches, which may count differently: call "
+    "backward() for each batch (inside gangline.no_sync() to exchange once), or let "
+    "prepare(…, accumulate=k) hand out the global batch in k parts"
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +65,11 @@ class Fetched:
     made: int
     """The number that autograd would have given to a node when the batch was fetched."""
     thread: int
+    number: int = 0
+    """How many were fetched before it."""
     tensors: list[Tensor] = field(default_factory=list)
+    calls: int = 0
+    """Calls of the prepared models with its tensors, from which a backward pass may come."""
     passes: int = 0
     """Backward passes that gave a gradient to the prepared models."""
     steps: int = 0
@@ -74,6 +84,18 @@ class Fetched:
     def is_worked(self) -> bool:
         """Whether the loop has begun to use the batch."""
         return self.passes > 0 or self.steps > 0
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the loop went on to a later batch without having used this one."""
+        return self.over_at is not None and not self.is_worked
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        handout = self.handout
+        part = f", part {handout.micro + 1}" if handout.num_micros > 1 else ""
+        return f"the batch of step {handout.step}{part}"
 
 
 class FetchedBatches:
@@ -90,8 +112,13 @@ class FetchedBatches:
         self._models = models
         self._needs_step = needs_step
         self._recognised: Fetched | None = None
-        self._calls: deque[tuple[int, Fetched | None]] = deque(maxlen=_MAX_CALLS)
-        """Autograd's number when a model was called, and the batch that it was given, if known."""
+        self._evaluated: Fetched | None = None
+        """The batch that a model is called with right now, where the call is without gradients."""
+        self._left_out: deque[Fetched] = deque()
+        """Of the last batches those that the loop went past without using them."""
+        self._last_worked: Fetched | None = None
+        self._num_fetched = 0
+        self._calls = ModelCalls()
         self._lag = 0
         """How many batches this loop is known to fetch ahead."""
         self._passes = self._steps = 1
@@ -125,6 +152,8 @@ class FetchedBatches:
     def forwarded(self) -> Fetched | None:
         """The batch that a forward pass is of."""
         present = self.present
+        if self._evaluated is not None:
+            return self._evaluated
         if present is None or self._recognised is not None or not self.ahead:
             return self._recognised or present
         if present.is_worked:
@@ -170,12 +199,15 @@ class FetchedBatches:
             Fetched(
                 handout=handout,
                 weight=weight,
-                made=_next_number(),
+                made=next_number(),
                 thread=threading.get_ident(),
-                tensors=list(_tensors(batch)),
+                number=self._num_fetched,
+                tensors=list(tensors_in(batch)),
                 is_void=is_void,
             )
         )
+        self._num_fetched += 1
+        self._forget_left_out(before=self._num_fetched - _MAX_RECOGNISED)
 
     def take_up(self) -> Fetched | None:
         """The loop goes on to the next batch that it has fetched, if it has one."""
@@ -188,19 +220,25 @@ class FetchedBatches:
         if self.present is not None:
             self.present.passes += 1
             self.present.is_left = False
+            self._last_worked = self.present
 
     def count_step(self) -> None:
         """An optimizer has made its step with the present batch."""
         if self.present is not None:
             self.present.steps += 1
+            self._last_worked = self.present
 
     def drop(self) -> None:
         """The loop is done with the present batch."""
         over, self.present = self.present, None
         assert over is not None
-        over.over_at, over.tensors = _next_number(), []
+        over.over_at = next_number()
         if self._recognised is over:
             self._recognised = None
+        if over.is_left_out:
+            self._left_out.append(over)
+        else:
+            over.tensors = []
         if over.is_worked and not over.is_void:
             self._passes, self._steps = max(1, over.passes), over.steps
             self.is_in_window = not over.handout.is_update
@@ -213,8 +251,9 @@ class FetchedBatches:
 
     def clear(self) -> None:
         """The loop has none of these batches any more."""
-        self.present = self._recognised = None
+        self.present = self._recognised = self._evaluated = self._last_worked = None
         self._calls.clear()
+        self._forget_left_out(before=self._num_fetched)
         self.ahead.clear()
         self.is_in_window = False
 
@@ -235,17 +274,17 @@ class FetchedBatches:
         present = self.present
         if present is None:
             return 0
-        made = _number_of(losses)
+        made = number_of(losses)
+        newest = self._newest_before(made)
+        recognised = self._recognised if made is None else self._calls.latest(made)
         if is_weighed:
             _check(present, made)
-        newest = self._newest_before(made)
-        recognised = self._recognised_in(made)
+            recognised = self._look_closer(losses, recognised)
+            self._check_order(recognised, made)
         if recognised is not None and recognised.over_at is not None:
-            if is_weighed and made is not None and made < recognised.over_at:
-                raise UsageError(_OVER)
             recognised = None  # computed since: nothing is known of what from
         is_news = newest > 0 and len(self.ahead) > self._lag and not present.is_worked
-        if is_news and is_weighed and _is_computed_since(losses, self.ahead[0].made):
+        if is_news and is_weighed and is_computed_since(losses, self.ahead[0].made):
             self._learn(present, recognised, losses)
         if recognised is not None and recognised in self.ahead:
             return min(1 + self.ahead.index(recognised), newest)
@@ -253,15 +292,41 @@ class FetchedBatches:
             return 0
         return 1 if self._has_gone_on(present) else 0
 
-    def _recognised_in(self, made: int | None) -> Fetched | None:
-        """The batch that the models were given when this loss was computed, if that is known.
+    def _look_closer(self, losses: Any, recognised: Fetched | None) -> Fetched | None:
+        """The batch that the models were given when these losses were computed, if that is known.
 
-        A batch may have several losses, and a loss several passes: each has the number by which it
-        is found, whatever was computed or differentiated since.
+        The last call before a loss need not be what it is of, once the models were called with other
+        batches: then its graph tells. A loop that computes one batch after the other pays nothing.
         """
-        if made is None:
-            return self._recognised
-        return next((batch for number, batch in reversed(self._calls) if number <= made), None)
+        is_doubtful = recognised is not None and recognised.is_left_out
+        others = (self.present, *self.ahead, *self._left_out)
+        if not is_doubtful and not any(
+            one is not None and one is not recognised and one.calls > one.passes for one in others
+        ):
+            return recognised
+        owners = self._calls.owners(losses)
+        if len(owners) > 1:
+            raise UsageError(_SEVERAL)
+        return next(iter(owners), None if is_doubtful else recognised)
+
+    def _check_order(self, recognised: Fetched | None, made: int | None) -> None:
+        """Refuses a loss of a batch that is over."""
+        if recognised is None or recognised.over_at is None:
+            return
+        if recognised.is_left_out:
+            raise UsageError(
+                f"the loop computes {recognised.name} after {self._later_than(recognised).name}, "
+                "which it fetched later: gangline takes a batch for left out when a later one is "
+                "computed. Compute batches in the order in which they are fetched"
+            )
+        if made is not None and made < recognised.over_at:
+            raise UsageError(_OVER)
+
+    def _later_than(self, batch: Fetched) -> Fetched:
+        """The batch that was computed instead."""
+        last, present = self._last_worked, self.present
+        assert present is not None
+        return last if last is not None and last.number > batch.number else present
 
     def _newest_before(self, made: int | None) -> int:
         """How far ahead the newest batch is that was there when a loss was computed."""
@@ -278,12 +343,8 @@ class FetchedBatches:
 
     def _learn(self, present: Fetched, recognised: Fetched | None, losses: Any) -> None:
         """The loop is found to be further ahead than before, or to have skipped a batch."""
-        if _spans(losses, [batch.made for batch in self.ahead]):
-            raise UsageError(
-                "one backward() is called for the losses of several batches, which may count "
-                "differently: call backward() for each batch (inside gangline.no_sync() to exchange "
-                "once), or let prepare(…, accumulate=k) hand out the global batch in k parts"
-            )
+        if spans(losses, [batch.made for batch in self.ahead]):
+            raise UsageError(_SEVERAL)
         if recognised is None:
             warnings.warn(
                 f"the loop has fetched {1 + len(self.ahead)} batches before it computed the first of "
@@ -300,29 +361,74 @@ class FetchedBatches:
     def _watch_models(self) -> None:
         """Only loops that fetch ahead pay for looking at what their models are given."""
         if not self._handles:
-            hook = _InputHook(self)
-            self._handles = [
-                model.register_forward_pre_hook(hook, with_kwargs=True) for model in self._models
-            ]
+            self._handles = model_calls.watch(self._models, self.recognise, self._return)
 
     def recognise(self, model: nn.Module, inputs: Any) -> None:
         """A model is called: with the tensors of which batch?"""
         present = self.present
+        self._evaluated = None
         if present is None or not any(model is one for one in self._models):
             return
-        if not self.ahead:
-            self._calls.append((_next_number(), present))
+        if present.thread != threading.get_ident():  # autograd's own, with numbers of its own
             return
-        given = [tensor for tensor in _tensors(inputs) if tensor.layout is torch.strided]
-        owners = [batch for batch in (present, *self.ahead) if _is_part(batch, given)]
+        if not self.ahead and not self._left_out and torch.is_grad_enabled():
+            self._calls.begin(model, present)
+            return
+        given = [tensor for tensor in tensors_in(inputs) if tensor.layout is torch.strided]
+        owners = [one for one in (present, *self.ahead) if is_part(one.tensors, given)]
+        has_history = any(tensor.requires_grad for tensor in given)
+        if not torch.is_grad_enabled() and not has_history:
+            # No loss can be of this call. (A reentrant checkpoint's call is given what has a history.)
+            self._evaluated = owners[0] if len(owners) == 1 else None
+            self._calls.begin(model, is_silent=True)
+        elif not owners and (left_out := self._find_left_out(present, given)) is not None:
+            self._calls.begin(model, left_out)
+        elif not self.ahead:
+            self._calls.begin(model, present)
+        elif not owners and self._recognised is not None and has_history:
+            self._calls.begin(model, is_silent=True)  # given what another made of the batch
+        else:
+            self._recognised = self._choose(present, owners, given)
+            self._calls.begin(model, self._recognised)
+
+    def _choose(
+        self, present: Fetched, owners: Sequence[Fetched], given: Sequence[Tensor]
+    ) -> Fetched | None:
+        """The batch whose tensors are given, or copies of them; else what was recognised last."""
         if len(owners) == 1:
-            self._recognised = owners[0]
-        elif self._recognised is not None and any(tensor.requires_grad for tensor in given):
-            return  # what another model has made of the batch
-        elif len(self.ahead) > self._lag and not present.is_worked:
-            copied = (batch for batch in (present, *self.ahead) if _is_copied(batch, given))
-            self._recognised = next(copied, self._recognised)
-        self._calls.append((_next_number(), self._recognised))
+            return owners[0]
+        if len(self.ahead) > self._lag and not present.is_worked:
+            for batch in (present, *self.ahead):
+                if any(is_copied(batch.tensors, tensor) for tensor in given):
+                    return batch
+        return self._recognised
+
+    def _return(self, model: nn.Module) -> None:
+        """A call of a model is over."""
+        self._evaluated = None
+        self._calls.end(model)
+
+    def _find_left_out(self, present: Fetched, given: Sequence[Tensor]) -> Fetched | None:
+        """The batch that the loop went past and whose tensors, or copies of them, are given now.
+
+        A single tensor with the same values may be chance, such as a mask: all must have them.
+        """
+
+        def has_all(batch: Fetched) -> bool:
+            return all(is_copied(batch.tensors, tensor) for tensor in given)
+
+        for batch in self._left_out:
+            if is_part(batch.tensors, given):
+                return batch
+        copied = next((batch for batch in self._left_out if given and has_all(batch)), None)
+        if copied is None or any(has_all(batch) for batch in (present, *self.ahead)):
+            return None
+        return copied
+
+    def _forget_left_out(self, *, before: int) -> None:
+        """Lets go of the tensors of batches that were fetched before that many others."""
+        while self._left_out and self._left_out[0].number < before:
+            self._left_out.popleft().tensors = []
 
 
 def _check(present: Fetched, made: int | None) -> None:
@@ -335,115 +441,3 @@ def _check(present: Fetched, made: int | None) -> None:
         )
     if made is not None and made < present.made:
         raise UsageError(_OVER)
-
-
-class _InputHook:
-    """Calls `recognise`. A copy of a model has the same hook, which does not know the copy."""
-
-    def __init__(self, batches: FetchedBatches) -> None:
-        self._batches = batches
-
-    def __call__(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        if not torch.compiler.is_compiling():
-            self._batches.recognise(model, (args, kwargs))
-
-    def __deepcopy__(self, memo: Any) -> _InputHook:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _do_nothing_hook, ()
-
-
-def _do_nothing_hook() -> Any:
-    """What is left of the hook in a model that was pickled."""
-    return _do_nothing
-
-
-def _do_nothing(model: nn.Module, args: Any, kwargs: Any) -> None:
-    """A hook of a model that takes part in no job."""
-
-
-def _tensors(batch: Any, depth: int = 3) -> Iterator[Tensor]:
-    """The tensors in a batch: in containers, and in objects such as a graph's data."""
-    for leaf in tree_leaves(batch):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-        elif depth and hasattr(leaf, "__dict__") and not isinstance(leaf, type):
-            yield from _tensors(vars(leaf), depth - 1)
-
-
-def _is_part(batch: Fetched, given: Iterable[Tensor]) -> bool:
-    """Whether one of the given tensors is one of the batch's, or a view that begins inside of it."""
-    starts = [tensor.data_ptr() for tensor in given if tensor.numel()]
-    return any(
-        mine.data_ptr() <= start < mine.data_ptr() + _extent(mine)
-        for mine in batch.tensors
-        if mine.layout is torch.strided and mine.numel()
-        for start in starts
-    )
-
-
-def _extent(tensor: Tensor) -> int:
-    """Bytes from the first value of a tensor to behind its last one."""
-    strides = zip(tensor.shape, tensor.stride(), strict=True)
-    return tensor.itemsize * (1 + sum((size - 1) * stride for size, stride in strides))
-
-
-def _is_copied(batch: Fetched, given: Iterable[Tensor]) -> bool:
-    """Whether one of the given tensors has the values of one of the batch's, on another device, say."""
-    return any(
-        mine.shape == yours.shape
-        and mine.dtype == yours.dtype
-        and mine.layout is torch.strided
-        and torch.equal(mine, yours.detach().to(mine.device))
-        for yours in given
-        for mine in batch.tensors
-    )
-
-
-def _next_number() -> int:
-    """The number of the next node that autograd makes in this thread."""
-    return int(torch._C._autograd._get_sequence_nr())
-
-
-def _number_of(losses: Any) -> int | None:
-    """The number of the newest node among these losses; None where there is none."""
-    numbers = [node._sequence_nr() for node in _nodes(losses)]
-    return max(numbers, default=None)
-
-
-def _nodes(losses: Any) -> list[Any]:
-    return [loss.grad_fn for loss in _tensors(losses) if loss.grad_fn is not None]
-
-
-def _is_computed_since(losses: Any, mark: int) -> bool:
-    """Whether a parameter was used since then: to scale a loss that was there already uses none."""
-    nodes: list[Any] = _nodes(losses)
-    seen: set[Any] = set()
-    while nodes:
-        node = nodes.pop()
-        if node in seen or node._sequence_nr() < mark:
-            continue  # what it is made of is older still
-        seen.add(node)
-        following = [one for one, _ in node.next_functions if one is not None]
-        if any(one.name().endswith("AccumulateGrad") for one in following):
-            return True
-        nodes += following
-    return False
-
-
-def _spans(losses: Any, marks: Sequence[int]) -> bool:
-    """Whether the graph of these losses was made partly before one of the marks, and partly after."""
-    nodes: list[Any] = _nodes(losses)
-    seen: set[Any] = set()
-    least = most = None
-    while nodes and len(seen) < _MAX_NODES:
-        node = nodes.pop()
-        if node in seen or node.name().endswith("AccumulateGrad"):
-            continue
-        seen.add(node)
-        number = node._sequence_nr()
-        least = number if least is None else min(least, number)
-        most = number if most is None else max(most, number)
-        nodes += [following for following, _ in node.next_functions if following is not None]
-    return least is not None and most is not None and any(least < m <= most for m in marks)

@@ -14,7 +14,7 @@ from gangline.runtime import sample_state
 from gangline.runtime.agreement import Agreed, Statement
 from gangline.runtime.alike import meet_in
 from gangline.runtime.backward import after_closure, has_closure
-from gangline.runtime.buffers import Buffers
+from gangline.runtime.buffers import Buffers, WholeNumbers
 from gangline.runtime.by_hand import check_windows, refuse_other_optimizers, warn_of_windows
 from gangline.runtime.checkpoint_state import RandomNumbers
 from gangline.runtime.faults import Faults
@@ -116,6 +116,7 @@ class Training:
         self._faults = instruments.faults or Faults()
         self._faults.watch(prepared.models)
         self._buffers = Buffers(prepared.models)
+        self._whole_numbers = WholeNumbers(prepared.models)
         # Statistics are exchanged in the backward pass, too: in an order that all workers share.
         self._gradients = Gradients(
             layout, self._buffers, session.communicator, is_eager=not prepared.sync_batchnorm
@@ -467,7 +468,10 @@ class Training:
         self._faults.reach("end", self.position.step)
         name, is_exhausted = "the end of an epoch", self._batches.is_exhausted
         self._batches.is_exhausted = False  # where this fails, nobody tries again
-        self.collective(meet_in(name, worker=self.session.place.worker), what=name)
+        numbers = self._whole_numbers
+        meet = meet_in(name, worker=self.session.place.worker, checksums=numbers.checksums)
+        differing = self.collective(meet, what=name, before=numbers.look)
+        numbers.warn_of(differing, is_main=self.rank_now() == 0)
         is_complete = self.has_left or self._is_void or self._meet_teams()
         self._batches.is_exhausted = is_exhausted
         if self.has_left:
