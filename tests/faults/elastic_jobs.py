@@ -28,6 +28,8 @@ from forking import PROCESSES
 from gangline.engines.job import Job
 from gangline.eventlog import read_run
 from gangline.observe.ledger import Ledger, read_ledger
+from gangline.runtime.coordinator.input_log import recorded_files
+from gangline.runtime.coordinator.replaying import replay
 from gangline.spec.event import AnyEvent, FaultFired, LogOpened, Regrouped
 from gangline.spec.faults import Fault, FaultPlan
 from gangline.spec.sync import IN_STEP, Sync
@@ -54,6 +56,7 @@ class Outcome:
     outputs: dict[int, str]
     events: list[AnyEvent]
     ledger: Ledger
+    folder: Path
 
     def fired(self) -> list[tuple[int, str, str]]:
         return sorted((e.worker, e.fault, e.where) for e in self.of_kind(FaultFired))
@@ -162,7 +165,18 @@ def run_with(
         outputs={worker: _read(folder / f"{worker}.out") for worker in range(workers)},
         events=events,
         ledger=read_ledger(events),
+        folder=folder,
     )
+
+
+def assert_replays(folder: Path) -> None:
+    """What the coordinator was told gives the same once more, whatever happened."""
+    files = recorded_files(folder)
+    assert files, "nothing was recorded"
+    found = replay((str(path), path.read_bytes()) for path in files)
+    assert not found.differences, found.differences[0]
+    assert not found.stumbles
+    assert found.inputs["Said"] > 0
 
 
 def judge(
@@ -181,6 +195,7 @@ def judge(
         assert first.keys() == other.keys()
         for name, value in first.items():
             assert torch.equal(value, other[name]), f"the members differ in {name}"
+    assert_replays(outcome.folder)
     outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
     assert len(outcome.ledger.windows) == setup.steps
     if is_exact:

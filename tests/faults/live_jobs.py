@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
-from elastic_jobs import DEADLINE_S, Outcome, _work, faultless, key_of
+from elastic_jobs import DEADLINE_S, Outcome, _work, assert_replays, faultless, key_of
 from networks import COORDINATOR, enter_namespace
 
 from forking import PROCESSES
@@ -17,8 +17,7 @@ from gangline.cli.contact import RunContact
 from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path, read_run
 from gangline.observe.ledger import read_ledger
-from gangline.runtime.coordinator import CoordinatorServer, Federation, Keys
-from gangline.runtime.coordinator.journal import open_journal
+from gangline.runtime.coordinator import CoordinatorServer, Driver, Keys
 from gangline.runtime.coordinator.status import Status
 from gangline.spec.announcement import Announcement, read_announcement
 from gangline.spec.errors import LaunchError, UsageError
@@ -61,16 +60,12 @@ def coordinate(
     run_dir = Path(folder)
     source = "coordinator"
     with EventWriter(log_path(run_dir, source), run=run, source=source) as events:
-        hub = Federation(
-            run=run,
-            expected_workers=workers,
-            events=events,
-            reserved=reserved,
-            journal=open_journal(run_dir, events),
+        driver = Driver(
+            run=run, expected_workers=workers, run_dir=run_dir, events=events, reserved=reserved
         )
         host = "127.0.0.1" if namespace is None else COORDINATOR
         keys = Keys.in_folder(run_dir, worker_file=run_dir / "token")
-        server = CoordinatorServer(hub, keys=keys, host=host)
+        server = CoordinatorServer(driver, keys=keys, host=host)
         server.run(lambda url: Announcement(run=run, url=url, pid=os.getpid()).write(run_dir))
 
 
@@ -224,11 +219,13 @@ class LiveJob:
             outputs={n: path.read_text() for n, path in enumerate(outputs) if path.exists()},
             events=events,
             ledger=read_ledger(events),
+            folder=self.folder,
         )
 
 
 def assert_nothing_lost(outcome: Outcome, setup: Setup, *, finishers: list[int]) -> None:
     """Every sample once, the finishers bit-equal, and the result that of one process alone."""
+    assert_replays(outcome.folder)
     outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
     assert len(outcome.ledger.windows) == setup.steps
     expected = faultless(key_of(setup))["state"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from elastic_bodies import Setup
+from elastic_jobs import assert_replays
 from live_jobs import LiveJob, report
 from test_teams import PAIRS
 
@@ -42,6 +43,7 @@ def assert_sound(outcome: Outcome, setup: Setup, *, finishers: tuple[int, ...]) 
     for number in finishers:
         for name, value in outcome.results[number]["state"].items():
             assert torch.equal(value, first[name]), f"process {number} differs in {name}"
+    assert_replays(outcome.folder)
     outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
 
 

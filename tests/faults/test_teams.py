@@ -15,7 +15,7 @@ import torch
 sys.path.append(str(Path(__file__).parent))
 
 from elastic_bodies import Setup
-from elastic_jobs import hang, kill, run_with
+from elastic_jobs import assert_replays, hang, kill, run_with
 
 from gangline.spec.event import Decision, LeaseReturned, Regrouped, RoundEnded
 from gangline.spec.structure import RING, Structure
@@ -41,6 +41,7 @@ def assert_sound(outcome: Outcome, setup: Setup, *, killed: tuple[int, ...] = ()
     first, *others = [result["state"] for result in outcome.results.values()]
     for other in others:
         assert all(torch.equal(value, other[name]) for name, value in first.items())
+    assert_replays(outcome.folder)
     outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
 
 

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 from websockets.sync.client import ClientConnection, connect
 
-from gangline.eventlog import NullWriter
-from gangline.runtime.coordinator import CoordinatorServer, Federation, Keys
+from gangline.runtime.coordinator import CoordinatorServer, Driver, Keys
 from gangline.runtime.messages import PROTOCOL_VERSION, Hello, encode
 from gangline.spec.address import WireAddress
 
@@ -28,8 +27,8 @@ DEADLINE_S = 20.0
 @contextlib.contextmanager
 def serving(workers: int = 2, keys: Keys = KEYS, **options: Any) -> Iterator[CoordinatorServer]:
     """A coordinator that waits for so many workers."""
-    hub = Federation(run="test", expected_workers=workers, events=NullWriter())
-    server = CoordinatorServer(hub, keys=keys, **options)
+    driver = Driver(run="test", expected_workers=workers)
+    server = CoordinatorServer(driver, keys=keys, **options)
     server.start()
     try:
         yield server

@@ -15,13 +15,14 @@ from test_hub import Room
 
 from gangline.eventlog import EventWriter, log_path, read_run
 from gangline.runtime.coordinator.journal import FileJournal
+from gangline.runtime.coordinator.outbox import Outbox
+from gangline.runtime.coordinator.outputs import KeepPlan
 from gangline.runtime.coordinator.replanning import Planning
 from gangline.runtime.coordinator.status import ReplanRequest
 from gangline.runtime.messages import Measured, Ready
 from gangline.spec.compression import Compression
 from gangline.spec.errors import UsageError
 from gangline.spec.event import PlanMade
-from gangline.spec.plan import Plan
 from gangline.spec.profile import ClusterProfile, Link, NodeProfile, Zone
 from tree_members import ring
 
@@ -118,7 +119,8 @@ def test_a_restart_goes_on_with_what_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_made_kept_and_carried_out(tmp_path: Path) -> None:
-    room = PlanRoom(planning=Planning(profile=two_sites(), folder=tmp_path))
+    outbox = Outbox((), 0.0)
+    room = PlanRoom(planning=Planning(profile=two_sites(), plans=outbox))
     path = log_path(tmp_path, "coordinator")
     with EventWriter(path, run="r", source="coordinator") as events:
         room.hub._events = events
@@ -128,7 +130,9 @@ def test_a_plan_is_made_kept_and_carried_out(tmp_path: Path) -> None:
     assert [set(group.members) for group in room.view.structure.groups] == [{0, 2}, {1, 3}]
     (made,) = [event for event in read_run(tmp_path, notes=[]) if isinstance(event, PlanMade)]
     assert made.structure == str(room.view.structure)
-    assert set(Plan.from_file(tmp_path / "plan.json").nodes) == {"n0", "n1", "n2", "n3"}
+    (kept,) = outbox.take()
+    assert isinstance(kept, KeepPlan)
+    assert set(kept.plan.nodes) == {"n0", "n1", "n2", "n3"}
 
 
 def test_it_is_planned_from_the_hosts_when_somebody_asks_and_nothing_is_known() -> None:

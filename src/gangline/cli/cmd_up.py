@@ -53,10 +53,8 @@ def up(
 ) -> None:
     """Start a coordinator alone, and say how workers find it."""
     from gangline.eventlog import EventWriter, log_path
-    from gangline.runtime.coordinator import CoordinatorServer, Federation, Keys
-    from gangline.runtime.coordinator.journal import open_journal
+    from gangline.runtime.coordinator import CoordinatorServer, Driver, Keys
     from gangline.runtime.coordinator.lifeline import Lifeline, warm_up
-    from gangline.runtime.coordinator.replanning import Planning
 
     known = None if profile is None else ClusterProfile.from_file(profile)
     rule = load_detector(detector)
@@ -83,19 +81,20 @@ def up(
             say(f"workers join it with: {command}")
 
     with EventWriter(log_path(run_dir, "coordinator"), run=run, source="coordinator") as events:
-        journal = open_journal(run_dir, events)
-        hub = Federation(
+        driver = Driver(
             run=run,
             expected_workers=workers,
+            run_dir=run_dir,
             events=events,
             reserved=reserved,
-            journal=journal,
-            planning=Planning(profile=known, folder=run_dir),
+            profile=known,
             detector=rule,
             patience_s=patience,
         )
         served = None if files is None else server_tls(files)
-        server = CoordinatorServer(hub, keys=keys, host=host, port=port, tls=served, lifeline=line)
+        server = CoordinatorServer(
+            driver, keys=keys, host=host, port=port, tls=served, lifeline=line
+        )
         server.run(announce)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from gangline.eventlog import NullWriter
 from gangline.runtime.environment import TorchRun
 from gangline.runtime.refinding import coordinator_of
 from gangline.spec.launch import DEFAULT_MAX_AWAY_S
@@ -118,12 +117,12 @@ def _place_of_torchrun(launch: TorchRun, *, timeout_s: float) -> Place:
     server = None
     if launch.worker == 0:
         # Only here, so that the other workers do not carry a web server in their memory.
-        from gangline.runtime.coordinator import CoordinatorServer, Federation, Keys
+        from gangline.runtime.coordinator import CoordinatorServer, Driver, Keys
 
-        hub = Federation(run=launch.run, expected_workers=launch.workers, events=NullWriter())
+        driver = Driver(run=launch.run, expected_workers=launch.workers)
         token = make_token()
         server = CoordinatorServer(
-            hub, keys=Keys.of_worker(token), host=_host_to_serve(launch.host)
+            driver, keys=Keys.of_worker(token), host=_host_to_serve(launch.host)
         )
         server.start()
         store.set(_STORE_KEY, f"{server.url} {token}")

@@ -178,7 +178,7 @@ def open_session(
 def _await_goodbyes(server: CoordinatorServer) -> None:
     """Others that still train must be told why this worker is not there any more."""
     deadline = time.monotonic() + _GOODBYES_S
-    while time.monotonic() < deadline and server.hub.has_workers:
+    while time.monotonic() < deadline and server.driver.coordinator.has_workers:
         time.sleep(0.02)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gangline.eventlog import EventWriter, log_path
-from gangline.runtime.coordinator import CoordinatorServer, Federation, Keys
+from gangline.runtime.coordinator import CoordinatorServer, Driver, Keys
 from gangline.spec.announcement import Announcement
 from gangline.spec.tokens import write_token
 
@@ -25,8 +25,10 @@ def coordinator_thread(job: Job) -> Iterator[CoordinatorServer]:
     with EventWriter(
         log_path(job.run_dir, "coordinator"), run=job.run, source="coordinator"
     ) as events:
-        hub = Federation(run=job.run, expected_workers=len(job.speeds), events=events)
-        server = CoordinatorServer(hub, keys=Keys.of_worker(token))
+        driver = Driver(
+            run=job.run, expected_workers=len(job.speeds), run_dir=job.run_dir, events=events
+        )
+        server = CoordinatorServer(driver, keys=Keys.of_worker(token))
         server.start()
         try:
             Announcement(run=job.run, url=server.url, pid=os.getpid()).write(job.run_dir)

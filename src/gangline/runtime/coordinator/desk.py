@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Talks with workers and people on behalf of the hub."""
+"""Talks with workers and people on behalf of the coordinator."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,8 +14,21 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
 from gangline.runtime.coordinator.hub import OVER
+from gangline.runtime.coordinator.inputs import (
+    Connected,
+    Disconnected,
+    LeaveAsked,
+    Ordered,
+    ReplanAsked,
+    Said,
+    SeenBusy,
+    SurveyAsked,
+    SyncAsked,
+    Tick,
+)
 from gangline.runtime.coordinator.limits import Bucket, Limits
 from gangline.runtime.coordinator.openapi import document
+from gangline.runtime.coordinator.outputs import Admitted, Refusal, Send, Stumbled
 from gangline.runtime.coordinator.sanity import check_message
 from gangline.runtime.coordinator.status import (
     BusyRequest,
@@ -25,19 +37,15 @@ from gangline.runtime.coordinator.status import (
     ReplanRequest,
     SyncRequest,
 )
-from gangline.runtime.coordinator.survey import Survey
 from gangline.runtime.messages import (
     FromCoordinator,
-    FromSurveyor,
-    FromWorker,
     Hello,
     Refused,
     decode_from_worker,
     encode,
 )
 from gangline.spec.errors import UsageError
-from gangline.spec.lifeline import ProcessEnded
-from gangline.spec.sync import parse_sync
+from gangline.spec.lifeline import Dissolve
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -47,10 +55,10 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
     from gangline.runtime.certificates import Authority
-    from gangline.runtime.coordinator.federation import Federation
-    from gangline.runtime.coordinator.hub import Outgoing
+    from gangline.runtime.coordinator.driver import Driver
+    from gangline.runtime.coordinator.inputs import Input
     from gangline.runtime.coordinator.lifeline import Lifeline
-    from gangline.spec.address import WireAddress
+    from gangline.runtime.coordinator.outputs import Output
 
 T = TypeVar("T")
 
@@ -61,30 +69,24 @@ _BAD_REQUEST, _CONFLICT = 400, 409
 _MAX_REASON = 2000
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-_log = logging.getLogger("gangline.coordinator")
-
 
 class Desk:
-    """Reads what comes, asks the hub, and delivers what it says."""
+    """Reads what comes, tells the coordinator, and delivers what it says."""
 
     def __init__(
         self,
-        hub: Federation,
+        driver: Driver,
         *,
         limits: Limits,
         authority: Authority | None,
         lifeline: Lifeline | None = None,
     ) -> None:
-        self._hub = hub
+        self._driver = driver
         self._lifeline = lifeline
         self._is_dissolved = False
         self._limits = limits
         self._authority = authority
         self._queues: dict[int, asyncio.Queue[FromCoordinator]] = {}
-        self._addresses: dict[int, WireAddress] = {}
-        self._survey: Survey | None = None
-        self._stumbled: set[tuple[int, str, str]] = set()
-        """Which errors of the hub are in the log already."""
         self._deaf: set[int] = set()
         """Workers whose connection is to be closed, as they do not read what they are sent."""
 
@@ -116,61 +118,52 @@ class Desk:
         return Response(msgspec.json.encode(document()), media_type="application/json")
 
     async def status(self, request: Request) -> Response:
-        return Response(msgspec.json.encode(self._hub.status()), media_type="application/json")
+        found = self._driver.coordinator.status()
+        return Response(msgspec.json.encode(found), media_type="application/json")
 
     async def leave(self, request: Request) -> Response:
         """Somebody wants a worker to leave the job."""
         return await self._order(
-            request, LeaveRequest, lambda asked: self._hub.ask_to_leave(asked.worker)
+            request, LeaveRequest, lambda asked: LeaveAsked(worker=asked.worker)
         )
 
     async def busy(self, request: Request) -> Response:
         """Somebody beside a worker says that it computes."""
-
-        def see(asked: BusyRequest) -> list[Outgoing]:
-            self._hub.see_busy(asked.worker, asked.pid)
-            return []
-
-        return await self._order(request, BusyRequest, see)
+        return await self._order(
+            request, BusyRequest, lambda asked: SeenBusy(worker=asked.worker, pid=asked.pid)
+        )
 
     async def replan(self, request: Request) -> Response:
         """Somebody wants the job to exchange in another structure."""
-        return await self._order(request, ReplanRequest, self._hub.ask_structure)
+        return await self._order(request, ReplanRequest, lambda asked: ReplanAsked(request=asked))
 
     async def sync(self, request: Request) -> Response:
         """Somebody wants groups to be held together in another way."""
-        return await self._order(
-            request, SyncRequest, lambda asked: self._hub.set_sync(parse_sync(asked.sync))
-        )
+        return await self._order(request, SyncRequest, lambda asked: SyncAsked(sync=asked.sync))
 
     async def _order(
-        self, request: Request, kind: type[T], carry_out: Callable[[T], list[Outgoing]]
+        self, request: Request, kind: type[T], to_input: Callable[[T], Input]
     ) -> Response:
         """Has an operator's order carried out, or says why it is not."""
         try:
-            self._deliver(carry_out(msgspec.json.decode(await request.body(), type=kind)))
+            given = to_input(msgspec.json.decode(await request.body(), type=kind))
         except _UNREADABLE as error:
             return PlainTextResponse(f"{error}\n", status_code=_BAD_REQUEST)
+        try:
+            self._handle(given)
         except UsageError as error:
             return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
         return Response(b"{}", media_type="application/json")
 
     async def survey(self, request: Request) -> Response:
         """How far the survey of links is; somebody may begin one."""
-        now = time.monotonic()
         try:
             if request.method == "POST":
-                if self._survey is not None and not self._survey.is_over:
-                    raise UsageError("the links are being measured already; ask how far that is")
-                there = {one: self._addresses[one] for one in self._queues}
-                self._survey = Survey(there, now)
-                self._deliver(self._survey.begin())
-            if self._survey is None:
-                raise UsageError("nobody has had the links measured; `gangline probe RUN_DIR` does")
+                self._handle(SurveyAsked())
+            found = self._driver.coordinator.survey_status()
         except UsageError as error:
             return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
-        found = msgspec.json.encode(self._survey.status())
-        return Response(found, media_type="application/json")
+        return Response(msgspec.json.encode(found), media_type="application/json")
 
     async def certificate(self, request: Request) -> Response:
         """A worker's machine wants a certificate for the links to the others."""
@@ -211,38 +204,26 @@ class Desk:
             sender.cancel()
             if self._queues.get(worker) is queue:
                 del self._queues[worker]
-                self._hub.disconnect(worker)
-                self._deliver(self._hub.tick())
+                self._handle(Disconnected(worker=worker))
 
     async def keep_watch(self) -> None:
-        """Lets the hub look around, some times per second."""
-        last = ""
+        """Lets the coordinator look around, some times per second."""
         while True:
             await asyncio.sleep(_TICK_S)
-            try:
-                if self._lifeline is not None:
-                    self._follow(self._lifeline)
-                self._deliver(self._hub.tick())
-                if self._survey is not None:
-                    self._deliver(self._survey.tick(time.monotonic()))
-            except Exception as error:  # the watch must go on, whatever one worker has said
-                if repr(error) != last:
-                    last = repr(error)
-                    _log.exception("the hub could not look around")
+            if self._lifeline is not None:
+                self._follow(self._lifeline)
+            self._handle(Tick())
 
     def _follow(self, lifeline: Lifeline) -> None:
         """Does what the launcher says, and tells it how the job stands."""
-        standing = self._hub.standing()
+        standing = self._driver.standing()
         # Said one look later than it was done, so that the messages are on their way.
         if self._is_dissolved:
             standing = msgspec.structs.replace(standing, is_dissolved=True)
         lifeline.beat(standing, time.monotonic())
         for order in lifeline.take_orders():
-            if isinstance(order, ProcessEnded):
-                self._deliver(self._hub.note_ended(order))
-            else:
-                self._deliver(self._hub.dissolve(order.reason, own=order.own))
-                self._is_dissolved = True
+            self._handle(Ordered(order=order))
+            self._is_dissolved = self._is_dissolved or isinstance(order, Dissolve)
 
     async def _listen(self, websocket: WebSocket, worker: int) -> None:
         limits = self._limits
@@ -253,7 +234,7 @@ class Desk:
                 return  # the worker's end or its network; who it was is known, and it may come back
             message = decode_from_worker(payload)
             check_message(message)
-            self._deliver(self._hear(worker, message))
+            self._handle(Said(worker=worker, message=message))
             if worker in self._deaf:
                 self._deaf.discard(worker)
                 raise UsageError(f"{limits.unread} messages to it were not read")
@@ -261,25 +242,13 @@ class Desk:
                 # Not read, it waits in the network's buffers and then at the worker.
                 await asyncio.sleep(bucket.missing_s(time.monotonic()))
 
-    def _hear(self, worker: int, message: FromWorker) -> list[Outgoing]:
-        """What follows from a message. One over which the hub stumbles is logged, and left out."""
-        try:
-            if isinstance(message, FromSurveyor):
-                return self._hear_surveyor(worker, message)
-            return self._hub.receive(worker, message)
-        except UsageError:
-            raise
-        except Exception as error:
-            told = (worker, type(message).__name__, repr(error))
-            if told not in self._stumbled:
-                self._stumbled.add(told)
-                _log.exception("could not deal with %r of worker %d", message, worker)
-            return []
-
-    def _hear_surveyor(self, worker: int, message: FromSurveyor) -> list[Outgoing]:
-        if self._survey is None:
-            return []
-        return self._survey.receive(worker, message, time.monotonic())
+    def _handle(self, given: Input) -> None:
+        """Tells the coordinator, and delivers what it says. Raises UsageError if that is a refusal."""
+        left = self._driver.handle(given)
+        self._deliver(left)
+        for output in left:
+            if isinstance(output, Refusal):
+                raise UsageError(output.reason)
 
     async def _greet(self, websocket: WebSocket) -> int | None:
         try:
@@ -290,7 +259,6 @@ class Desk:
             if not isinstance(hello, Hello):
                 raise UsageError(f"the first message must be a hello, not {type(hello).__name__}")
             check_message(hello)
-            worker, outgoing = self._hub.connect(hello)
         except TimeoutError:
             with contextlib.suppress(RuntimeError):
                 await websocket.close(_POLICY_VIOLATION)
@@ -298,25 +266,27 @@ class Desk:
         except (*_UNREADABLE, UsageError) as error:
             await self._refuse(websocket, str(error))
             return None
-        except Exception as error:
-            _log.exception("could not greet a worker: %r", payload)
-            await self._refuse(websocket, f"the coordinator failed: {error!r}")
-            return None
-        self._queues[worker] = asyncio.Queue(self._limits.unread)
-        self._addresses[worker] = hello.address
-        self._deaf.discard(worker)
-        self._deliver(outgoing)
-        return worker
+        left = self._driver.handle(Connected(hello=hello))
+        for output in left:
+            if isinstance(output, Admitted):
+                self._queues[output.worker] = asyncio.Queue(self._limits.unread)
+                self._deaf.discard(output.worker)
+                self._deliver(left)
+                return output.worker
+        await self._refuse(websocket, _why(left))
+        return None
 
-    def _deliver(self, outgoing: list[Outgoing]) -> None:
-        for worker, message in outgoing:
-            queue = self._queues.get(worker)
+    def _deliver(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if not isinstance(output, Send):
+                continue
+            queue = self._queues.get(output.worker)
             if queue is None:  # who is away is told when it comes back
                 continue
             try:
-                queue.put_nowait(message)
+                queue.put_nowait(output.message)
             except asyncio.QueueFull:
-                self._deaf.add(worker)
+                self._deaf.add(output.worker)
 
     async def _send_all(self, websocket: WebSocket, queue: asyncio.Queue[FromCoordinator]) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
@@ -328,6 +298,16 @@ class Desk:
             refusal = Refused(reason=reason[:_MAX_REASON], is_left_behind=reason == OVER.reason)
             await websocket.send_bytes(encode(refusal))
             await websocket.close(_POLICY_VIOLATION)
+
+
+def _why(outputs: list[Output]) -> str:
+    """Why a worker was not admitted."""
+    for output in outputs:
+        if isinstance(output, Refusal):
+            return output.reason
+        if isinstance(output, Stumbled):
+            return f"the coordinator failed: {output.error}"
+    return "the coordinator has not said why"
 
 
 async def _read(websocket: WebSocket) -> bytes | None:

@@ -7,9 +7,8 @@ who want in or out.
 
 from __future__ import annotations
 
-import logging
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -18,7 +17,6 @@ from gangline.runtime.coordinator.journal import Restructured
 from gangline.spec.compression import NONE
 from gangline.spec.errors import UsageError
 from gangline.spec.outlook import LOCAL_LINK, Outlook
-from gangline.spec.plainfile import replace_plain
 from gangline.spec.profile import ClusterProfile, Link, NodeProfile, Zone
 from gangline.spec.workload import Workload
 
@@ -30,23 +28,28 @@ if TYPE_CHECKING:
     from gangline.runtime.coordinator.journal import Journal
     from gangline.runtime.coordinator.roster import Roster
     from gangline.runtime.coordinator.status import ReplanRequest
+    from gangline.spec.plan import Plan
     from gangline.spec.structure import Structure
     from gangline.spec.view import View
 
-PLAN_NAME = "plan.json"
 BETWEEN_HOSTS = Link(latency_s=200e-6, bytes_per_s=1.25e8)
 """What is assumed of links that nobody measured: a network of 1 Gbit/s."""
 
-_log = logging.getLogger("gangline.coordinator")
+
+class PlanSink(Protocol):
+    """Who keeps plans where people find them."""
+
+    def keep_plan(self, plan: Plan) -> None: ...
 
 
-class Planning(msgspec.Struct, frozen=True, kw_only=True):
-    """What the structure is planned from when the job begins, and where plans are kept."""
+@dataclass(frozen=True)
+class Planning:
+    """What the structure is planned from when the job begins, and who keeps plans."""
 
     profile: ClusterProfile | None = None
     """One node per worker; None: the structure stays as it was asked for."""
-    folder: Path | None = None
-    """The run folder; None: plans are kept nowhere."""
+    plans: PlanSink | None = None
+    """None: nobody does."""
 
 
 class Replanning:
@@ -81,7 +84,7 @@ class Replanning:
             )
         if request.is_auto:
             if request.profile is not None:
-                self._planning = msgspec.structs.replace(self._planning, profile=request.profile)
+                self._planning = replace(self._planning, profile=request.profile)
             self._wish = StructureAsked(structure=None, reason=_ASKED, outlook=self._outlook())
             return
         structure = request.structure
@@ -117,15 +120,10 @@ class Replanning:
             self._journal.append(Restructured(structure=after.structure, is_planned=is_planned))
 
     def keep(self, command: KeepPlan, events: EventSink) -> None:
-        """Writes a plan where people find it."""
+        """Has a plan kept where people find it."""
         events.write(command.made)
-        if self._planning.folder is None:
-            return
-        path = self._planning.folder / PLAN_NAME
-        try:
-            replace_plain(path, msgspec.json.format(msgspec.json.encode(command.plan), indent=2))
-        except OSError as error:  # training must not end because of this
-            _log.warning("the plan %s could not be written: %s", path, error)
+        if self._planning.plans is not None:
+            self._planning.plans.keep_plan(command.plan)
 
     def _outlook(self) -> Outlook:
         founded = self._roster.founded

@@ -21,7 +21,7 @@ from gangline.spec.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gangline.runtime.coordinator.federation import Federation
+    from gangline.runtime.coordinator.driver import Driver
     from gangline.runtime.coordinator.lifeline import Lifeline
     from gangline.runtime.tls import ServerTls
 
@@ -31,11 +31,11 @@ _PING_S = 20.0
 
 
 class CoordinatorServer:
-    """Serves a hub on one port, in the calling thread (`run`) or in one of its own (`start`)."""
+    """Serves a coordinator on one port, in the calling thread (`run`) or in its own (`start`)."""
 
     def __init__(
         self,
-        hub: Federation,
+        driver: Driver,
         *,
         keys: Keys,
         host: str = "127.0.0.1",
@@ -45,13 +45,13 @@ class CoordinatorServer:
         lifeline: Lifeline | None = None,
     ) -> None:
         """`lifeline` leads to the launcher that started this process, if one did."""
-        self.hub = hub
+        self.driver = driver
         limits = limits or Limits()
         self._socket = _bind(host, port)
         scheme = "ws" if tls is None else "wss"
         self.url = f"{scheme}://{_in_url(host)}:{self._socket.getsockname()[1]}"
         desk = Desk(
-            hub,
+            driver,
             limits=limits,
             authority=None if tls is None else tls.authority,
             lifeline=lifeline,
@@ -73,7 +73,7 @@ class CoordinatorServer:
         if on_ready is not None:
             on_ready(self.url)
         self._server.run(sockets=[])
-        self._socket.close()
+        self._close()
 
     def start(self) -> None:
         """Serves in a thread of its own."""
@@ -89,7 +89,11 @@ class CoordinatorServer:
         if self._thread is not None:
             self._thread.join(_START_TIMEOUT_S)
             self._thread = None
+        self._close()
+
+    def _close(self) -> None:
         self._socket.close()
+        self.driver.close()
 
 
 class _GuardedServer(uvicorn.Server):
