@@ -443,7 +443,10 @@ class ControlClient:
         addresses = zip(published.view.members, published.addresses, strict=True)
         peers = {member: address for member, address in addresses if member != self._hello.worker}
         away_s = time.perf_counter() - self._heard_s
-        return self._isolation.is_over(away_s=away_s, peers=peers)
+        try:
+            return self._isolation.is_over(away_s=away_s, peers=peers)
+        except OSError:  # no descriptor is left, say: not known now, and looked for again
+            return False
 
     def _connect(self) -> ClientConnection:
         self._url = self._find_url()
