@@ -95,7 +95,8 @@ def run(
         if isinstance(event, keeps):
             events.append(event)
 
-    options = ControlOptions(global_batch=BATCH, detector=detector_named(detector))
+    # Every verdict is said, however short.
+    options = ControlOptions(global_batch=BATCH, detector=detector_named(detector), steady_s=0.0)
     simulate(scenario, options=options, steps=steps, seed=seed, sink=keep)
     return events
 

@@ -26,12 +26,13 @@ from gangline.engines.coordination import coordinator_process
 from gangline.engines.job import Job
 from gangline.eventlog import read_run
 from gangline.planning.allocation import balanced, slowest_s
+from gangline.spec.event import Decision
 from harness import RESULTS
 from paced_worker import Part, Task
 from teams import Team
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gangline.planning.bounds import Floats, Shares
     from gangline.spec.event import AnyEvent
@@ -200,8 +201,12 @@ class RunningJob:
         self.num_taken = 0
 
     def take(self, count: int) -> Taken:
-        """Some more steps."""
-        answers = self._team.team.ask({"do": "steps", "steps": count}, timeout_s=TIMEOUT_S)
+        """Some more steps; raises TeamError where somebody is put out, who cannot make them."""
+        answers = self._team.team.ask(
+            {"do": "steps", "steps": count},
+            timeout_s=TIMEOUT_S,
+            find_hindrance=lambda: find_put_out(self.events()),
+        )
         taken = Taken(
             first=self.num_taken,
             seconds=max(answer["seconds"] for answer in answers),
@@ -232,6 +237,23 @@ class RunningJob:
     def events(self) -> list[AnyEvent]:
         """What the workers and the coordinator logged."""
         return list(read_run(self._folder))
+
+
+def find_put_out(events: Iterable[AnyEvent]) -> str | None:
+    """Why not everybody trains any more; None where everybody does."""
+    out: dict[int, str] = {}
+    for event in events:
+        if isinstance(event, Decision) and event.what == "exclude":
+            out[int(event.numbers["worker"])] = event.reason
+        elif isinstance(event, Decision) and event.what == "take_back":
+            out.pop(int(event.numbers["worker"]), None)
+    if not out:
+        return None
+    worker, reason = min(out.items())
+    return (
+        f"worker {worker} was put out ({reason}): what is measured here is how all workers train; "
+        "give it more speed, or take a larger global batch"
+    )
 
 
 def solo_sizes(speeds: Sequence[float], global_batch: int) -> list[list[int]]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 STDERR_TAIL = 2000
 CLOSE_TIMEOUT_S = 5.0
+LOOK_S = 1.0
 
 
 class TeamError(RuntimeError):
@@ -68,8 +69,17 @@ class Team:
         """The process ids of the workers, in order."""
         return [child.pid for child in self._children]
 
-    def ask(self, request: Mapping[str, Any], *, timeout_s: float) -> list[Any]:
-        """Sends one request to every worker and returns their replies, in order."""
+    def ask(
+        self,
+        request: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        find_hindrance: Callable[[], str | None] = lambda: None,
+    ) -> list[Any]:
+        """Sends one request to every worker and returns their replies, in order.
+
+        While it waits it asks, every second, why a reply will never come.
+        """
         deadline = time.monotonic() + timeout_s
         line = json.dumps(dict(request)).encode() + b"\n"
         try:
@@ -80,12 +90,14 @@ class Team:
                     child.stdin.flush()
                 except BrokenPipeError:
                     raise self._death(worker) from None
-            return self._collect(deadline, timeout_s=timeout_s)
+            return self._collect(deadline, timeout_s=timeout_s, find_hindrance=find_hindrance)
         except BaseException:
             self.close(timeout_s=0)
             raise
 
-    def _collect(self, deadline: float, *, timeout_s: float) -> list[Any]:
+    def _collect(
+        self, deadline: float, *, timeout_s: float, find_hindrance: Callable[[], str | None]
+    ) -> list[Any]:
         missing = {worker for worker, got in enumerate(self._received) if b"\n" not in got}
         with selectors.DefaultSelector() as selector:
             for worker in missing:
@@ -93,8 +105,12 @@ class Team:
                 assert stdout is not None
                 selector.register(stdout, selectors.EVENT_READ, worker)
             while missing:
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                if not ready:
+                left_s = deadline - time.monotonic()
+                ready = selector.select(min(max(0.0, left_s), LOOK_S))
+                hindrance = None if ready else find_hindrance()
+                if hindrance is not None:
+                    raise TeamError(hindrance)
+                if not ready and left_s <= LOOK_S:
                     names = ", ".join(str(worker) for worker in sorted(missing))
                     raise TeamError(
                         f"no answer within {timeout_s:g} s from worker(s) {names} of "

@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
+from gangline.spec.event import Decision
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -242,6 +244,33 @@ serve(answer)
         team.ask({"hang": True}, timeout_s=0.5)
     assert "still here" in str(caught.value)
     assert are_gone([*pids, *grandchildren])
+
+
+def test_a_reply_that_will_never_come_is_not_waited_for(tmp_path: Path) -> None:
+    body = """
+from teams import serve
+def answer(request):
+    if os.environ["NAME"] == "b":
+        time.sleep(600)
+serve(answer)
+"""
+    began = time.monotonic()
+    team = teams.Team(worker(tmp_path, body), environments=NAMES)
+    with pytest.raises(teams.TeamError, match="worker 1 was put out"):
+        team.ask({}, timeout_s=600, find_hindrance=lambda: "worker 1 was put out")
+    assert time.monotonic() - began < 60
+
+
+def test_who_was_put_out_of_a_measured_job_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    paced_teams = load("paced_teams")
+
+    def decided(what: str, worker: int) -> Decision:
+        return Decision(t=0.0, what=what, reason="too slow", numbers={"worker": worker})
+
+    events = [decided("publish_view", 0), decided("exclude", 6)]
+    assert paced_teams.find_put_out(events).startswith("worker 6 was put out (too slow)")
+    assert paced_teams.find_put_out([*events, decided("take_back", 6)]) is None
 
 
 def test_answer_that_is_no_json_is_refused(tmp_path: Path) -> None:

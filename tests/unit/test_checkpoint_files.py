@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections import OrderedDict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from checkpoint_jobs import INTRODUCTION
 from torch import nn
 
 from gangline.eventlog import NullWriter
-from gangline.runtime import checkpoint_files
+from gangline.runtime import checkpoint, checkpoint_files
 from gangline.runtime.checkpoint import Checkpointer, CheckpointOptions
 from gangline.runtime.checkpoint_files import CheckpointFolder, Contents, FileSum, Manifest
 from gangline.runtime.checkpoint_state import RandomNumbers, capture, restore
@@ -37,6 +38,7 @@ from gangline.spec.errors import LogError
 from gangline.spec.event import Decision, Event
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 
@@ -272,10 +274,20 @@ class Told(NullWriter):
 
 def keep_two(folder: CheckpointFolder, answers: dict[int, CheckpointAnswered | None]) -> list[str]:
     """Keeps steps 2 and 4 with a coordinator that answers so; what was said of them."""
+    return keep(folder, lambda written, timeout_s: answers[written.step], steps=range(1, 6))
+
+
+def keep(
+    folder: CheckpointFolder,
+    ask: Callable[[CheckpointWritten, float], CheckpointAnswered | None],
+    *,
+    steps: Iterable[int],
+) -> list[str]:
+    """Goes through steps, every second of which is kept; what was said of them."""
     model = nn.Linear(2, 1)
     prepared = Prepared(models=[model], optimizers=[], stateful=[])
     told = Told()
-    client = SimpleNamespace(ask=lambda written, timeout_s: answers[written.step])
+    client = SimpleNamespace(ask=ask)
     session: Any = SimpleNamespace(
         client=client,
         record=told.write,
@@ -291,7 +303,7 @@ def keep_two(folder: CheckpointFolder, answers: dict[int, CheckpointAnswered | N
         first_step=0,
     )
     membership: Any = SimpleNamespace(results={}, group=0)
-    for step in range(1, 6):
+    for step in steps:
         position = Position.at_start()._replace(step=step)
         checkpointer.offer(position, Snapshot(prepared), membership)
         checkpointer.close()
@@ -319,6 +331,23 @@ def test_a_checkpoint_is_removed_when_the_coordinator_refuses_it(folder: Checkpo
     told = keep_two(folder, {2: reply(2, is_agreed=True), 4: reply(4, is_agreed=False)})
     assert told == ["checkpoint_written", "checkpoint_refused"]
     assert (folder.steps(), folder.latest()) == ([2], 2)
+
+
+def test_a_checkpoint_that_is_not_written_when_the_script_ends_is_named(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpoint, "_CLOSE_WAIT_S", 0.2)
+    is_well = threading.Event()
+
+    def hang(written: CheckpointWritten, timeout_s: float) -> CheckpointAnswered:
+        assert is_well.wait(20.0)
+        return reply(written.step, is_agreed=True)
+
+    try:
+        assert keep(folder, hang, steps=[2]) == ["checkpoint_failed"]
+        assert "the checkpoint of step 2 is missing" in caplog.text
+    finally:
+        is_well.set()
 
 
 def test_what_another_worker_kept_is_not_overwritten_by_one_that_lags(

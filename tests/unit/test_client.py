@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from serving import KEYS, hello, serving
+from serving import KEYS, hello, serving, until
 
+from gangline.runtime import isolation as isolation_module
 from gangline.runtime.client import ControlClient
 from gangline.runtime.isolation import Isolation
 from gangline.runtime.messages import (
@@ -22,6 +24,7 @@ from gangline.runtime.messages import (
     RoundFailed,
     decode_from_worker,
 )
+from gangline.runtime.probing import find_reached
 from gangline.spec.address import WireAddress
 from gangline.spec.errors import LaunchError, LeftBehindError
 
@@ -150,6 +153,45 @@ def test_who_waits_to_be_told_how_to_go_on_is_told_when_it_is_cut_off() -> None:
             assert broken_off.wait(WAIT_S)
         finally:
             client.close()
+
+
+def test_a_worker_that_cannot_look_for_the_others_still_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = threading.Event()
+
+    def find_none(*args: Any) -> list[int]:
+        looked.set()
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(isolation_module, "find_reached", find_none)
+    with serving(workers=1) as server:
+        said = decode_from_worker(hello(0))
+        assert isinstance(said, Hello)
+        client = ControlClient(
+            lambda: server.url,
+            token=KEYS.worker,
+            hello=said,
+            break_off=lambda *group: None,
+            waiting_s=lambda: 1000.0,
+            alone_s=-1.0,
+        )
+        client.wait_gathered(WAIT_S)
+        client.send(ready())
+        assert client.wait_group(-1, worker=0, timeout_s=WAIT_S) is not None
+        try:
+            client.cut(0.0)
+            assert looked.wait(WAIT_S)
+            until(lambda: client._connection is not None, "the line is back")
+        finally:
+            client.close()
+
+
+def test_a_name_that_nobody_knows_is_that_of_a_worker_that_is_not_reached() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as peer:
+        known = WireAddress(host="127.0.0.1", port=peer.getsockname()[1])
+        unknown = WireAddress(host="nobody.invalid", port=1)
+        assert find_reached({0: unknown, 3: known}) == [3]
 
 
 def test_who_comes_when_the_job_is_over_is_left_behind_which_is_no_failure_of_the_job() -> None:

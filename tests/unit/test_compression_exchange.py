@@ -127,10 +127,15 @@ def test_what_would_not_become_shorter_is_sent_as_it_is(name: str, length: int) 
     assert all(torch.equal(result, exact) for result in run_in_memory(2, body))
 
 
-def test_a_group_of_one_has_its_sum_already() -> None:
-    tensor = drawn(0)
-    compressor("top-k").all_reduce(SoloGroup(), tensor)
+@pytest.mark.parametrize("name", LOSSY)
+def test_a_group_of_one_has_its_sum_already_and_encodes_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Compressor, "_sum", None)
+    one, tensor = compressor(name), drawn(0)
+    one.all_reduce(SoloGroup(), tensor)
     assert torch.equal(tensor, drawn(0))
+    assert one.traffic.sent_bytes == 0
 
 
 # --- what is left out --------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from gangline.control import (
     ControlOptions,
     ControlState,
+    KeepPlan,
     LowerRate,
     PublishView,
     Say,
@@ -21,7 +22,10 @@ from gangline.control import (
 )
 from gangline.control.manager import PATIENCE
 from gangline.spec.errors import UsageError
+from gangline.spec.outlook import Outlook
+from gangline.spec.profile import ClusterProfile, NodeProfile
 from gangline.spec.view import Whole
+from gangline.spec.workload import Workload
 
 FIXED_S, PER_SAMPLE_S = 0.02, 0.01
 
@@ -61,6 +65,7 @@ class Run:
                     exchange_s=float(self.hop_s[workers].max()),
                     hop_s=self.hop_s[workers],
                     delay_s=self.late_s[workers],
+                    step_s=float(compute_s.max() + self.hop_s[workers].max()),
                 )
             )
             self.step += 1
@@ -104,6 +109,19 @@ def test_a_slow_worker_is_excluded_with_its_reason_when_even_its_least_share_is_
     assert view.is_recovery, "nobody waits for its present step"
     assert sum(view.view.shares) == 64
     assert [spare.worker for spare in run.state.oversight.spares] == [3]
+
+
+def test_the_plan_is_of_those_that_train_when_one_is_excluded():
+    nodes = tuple(NodeProfile(name=f"n{i}", per_sample_s=1.0) for i in range(4))
+    workload = Workload(global_batch=64, gradient_bytes=4e6)
+    run = excluded(outlook=Outlook(workload=workload, profile=ClusterProfile(nodes=nodes)))
+    run.measure(60)
+    first, *_, last = [command.made for command in run.of_kind(KeepPlan)]
+    assert (first.chosen, len(first.nodes)) == ("flat ring, all nodes", 4)
+    assert (last.chosen, last.nodes) == ("flat ring, 3 of 4 nodes", ["n0", "n1", "n2"])
+    assert last.reasons[-1] == "left out, because a step is shorter without: n3"
+    taken_s = FIXED_S + PER_SAMPLE_S * max(run.state.view.shares) + 0.01
+    assert last.step_s == pytest.approx(taken_s, rel=0.1)
 
 
 def test_a_slow_worker_stays_when_the_others_are_no_faster_without_it():

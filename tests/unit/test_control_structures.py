@@ -184,6 +184,26 @@ def test_it_is_planned_anew_when_the_members_change() -> None:
     assert "the members changed" in " ".join(job.said)
 
 
+@pytest.mark.parametrize("gone", [(3,), (1, 2, 3)])
+def test_the_prediction_is_of_the_members_that_are_left(gone: tuple[int, ...]) -> None:
+    job = Job(outlook=outlook())
+    job.train(2 * WINDOW, step_s=0.0785, exchange_s=0.012)
+    job.tell(WorkersLost(workers=gone, reason="too slow"))
+    job.train(2 * WINDOW, step_s=0.0517, exchange_s=0.012 if len(gone) == 1 else 0.0)
+    before, after = job.plans
+    assert before.made.step_s == pytest.approx(0.0785, rel=0.01)
+    assert after.made.step_s == pytest.approx(0.0517, rel=0.01)
+    assert len(after.plan.nodes) == 4 - len(gone)
+    assert job.said[-1].endswith("0.0517 s per step as planned")
+
+
+def test_a_job_of_one_is_not_planned() -> None:
+    job = Job(outlook=outlook())
+    job.tell(WorkersLost(workers=(1, 2, 3), reason="gone"))
+    job.train(2 * WINDOW, step_s=0.05)
+    assert job.plans == []
+
+
 def test_somebody_may_have_it_planned_or_keep_it_from_being_planned() -> None:
     job = Job()
     job.train(20, step_s=2.0, exchange_s=1.9)
@@ -226,12 +246,12 @@ def test_it_is_said_when_too_little_is_known_to_plan() -> None:
 def test_a_plan_has_drifted_only_when_window_after_window_is_off() -> None:
     pace = Pace(expected_s=1.0)
     for step in range(WINDOW * PATIENCE - 1):
-        pace = seen(pace, exchange_s=0.1, step_s=1.6)
+        pace = seen(pace, members=(0, 1), exchange_s=0.1, step_s=1.6)
         assert not pace.has_drifted, step
-    assert seen(pace, exchange_s=0.1, step_s=1.6).has_drifted
+    assert seen(pace, members=(0, 1), exchange_s=0.1, step_s=1.6).has_drifted
     for step_s in (1.6, 1.6, 1.4, 1.6, 1.6):
         for _ in range(WINDOW):
-            pace = seen(pace, exchange_s=0.1, step_s=step_s)
+            pace = seen(pace, members=(0, 1), exchange_s=0.1, step_s=step_s)
         pace = pace if pace.num_off < PATIENCE else Pace(expected_s=1.0)
     assert not pace.has_drifted
 
@@ -239,7 +259,7 @@ def test_a_plan_has_drifted_only_when_window_after_window_is_off() -> None:
 def test_steps_that_are_too_fast_are_drift_too() -> None:
     pace = Pace(expected_s=1.0)
     for _ in range(WINDOW * PATIENCE):
-        pace = seen(pace, exchange_s=0.1, step_s=0.5)
+        pace = seen(pace, members=(0, 1), exchange_s=0.1, step_s=0.5)
     assert pace.has_drifted
 
 

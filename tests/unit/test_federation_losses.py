@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from federations import LENGTH, PAIRS, TeamRoom, founded, lose_worker, through_epoch
 
 from gangline.control.rounds import AWAY_S
+from gangline.runtime.coordinator.hub import Hub
 from gangline.runtime.messages import (
     BROKEN,
     FINISHED,
@@ -31,6 +34,9 @@ from gangline.spec.event import Decision, LeaseReturned, RoundEnded
 from gangline.spec.lifeline import ProcessEnded, Standing
 from gangline.spec.structure import RING, Structure
 from gangline.spec.view import Whole
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_the_samples_of_a_lost_team_are_leased_again_and_the_rest_divides_its_work() -> None:
@@ -338,3 +344,12 @@ def test_a_sum_that_nobody_remembers_is_answered_with_what_was_brought() -> None
     assert room.count(1, Heard) == 1, "of the next epoch it is a sum over both teams"
     room.say(0, Told(epoch=1, call=1, values=(3.0, 1.0)))
     assert room.last(1, Heard).values == (5.0, 2.0)
+
+
+def test_looking_around_makes_no_snapshots_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = founded(3)
+    asked: list[Hub] = []
+    status = Hub.status
+    monkeypatch.setattr(Hub, "status", lambda hub: (asked.append(hub), status(hub))[1])
+    room.tick()
+    assert not asked, "it is done twenty times per second, for every team"

@@ -9,6 +9,7 @@ import pytest
 from federations import LENGTH, TeamRoom, founded, restart
 
 from gangline.control.autosync import STAY_S
+from gangline.runtime.coordinator import federation
 from gangline.runtime.coordinator.journal import FileJournal
 from gangline.runtime.messages import EpochClosed, Failed, Measured, Ping, RoundOpened
 from gangline.spec.errors import UsageError
@@ -254,3 +255,26 @@ def test_auto_leaves_in_step_what_cannot_train_apart() -> None:
     (said,) = [one for one in room.events(Decision) if one.what == "keep_sync"]
     assert said.reason.endswith("the order of the samples cannot be drawn")
     assert room.view_of(0).whole is None
+
+
+def test_auto_parts_the_workers_later_where_it_could_not_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check = federation.check_can_part
+
+    def refuse(*args: Any) -> None:
+        raise UsageError("its workers are one group")
+
+    monkeypatch.setattr(federation, "check_can_part", refuse)
+    room = in_step()
+    room.hub.set_sync(parse_sync("auto"))
+    for attempt in range(3):
+        slow_steps(room, 1 + 24 * attempt, exchange_s=0.3)
+        room.tick(STAY_S + 1)
+    (said,) = [one for one in room.events(Decision) if one.what == "keep_sync"]
+    assert said.reason.endswith("its workers are one group"), "once, not at every try"
+    assert room.view_of(0).whole is None
+    monkeypatch.setattr(federation, "check_can_part", check)
+    slow_steps(room, 73, exchange_s=0.3)
+    room.tick(STAY_S + 1)
+    assert room.view_of(0).whole is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gangline.runtime.coordinator import journal as journal_module
 from gangline.runtime.coordinator.journal import (
     JOURNAL_NAME,
     Ended,
@@ -148,6 +149,28 @@ def test_records_that_found_no_room_are_written_with_the_next(
     again = FileJournal(path)
     assert again.records == RECORDS[:3]
     assert caplog.text.count("is not complete on the disk: [Errno 28] No space left") == 1
+    again.close()
+
+
+def test_a_journal_that_finds_no_room_for_too_long_ends_without_a_gap(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(journal_module, "MAX_UNWRITTEN_BYTES", 1)
+    journal = FileJournal(path)
+
+    def fail(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        for record in RECORDS[:4]:
+            journal.append(record)
+    journal.append(RECORDS[4])
+    journal.append(RECORDS[5])
+    journal.close()
+    again = FileJournal(path)
+    assert again.records == RECORDS[:1], "what came before, and nothing from after a gap"
+    assert caplog.text.count("will not know what came after") == 1
     again.close()
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -87,6 +88,30 @@ def test_a_group_in_which_an_exchange_went_wrong_is_not_used_again() -> None:
     with pytest.raises((MemoryError, msgspec.DecodeError)):
         leaders.exchange(opened, copy, torch.zeros(4), samples=8)
     assert door.group.is_closed
+
+
+def test_a_team_that_is_alone_keeps_its_values_as_they_are() -> None:
+    leaders = Leaders(BrokenDoor(), run="run", worker=0)  # type: ignore[arg-type]
+    opened = RoundOpened(
+        number=0, group=0, is_whole=True, level=0, leaders=(0,), addresses=(), compression="bf16"
+    )
+    generator = torch.Generator().manual_seed(0)
+    values, reference = torch.randn(2, 1000, generator=generator)
+    mean = leaders.exchange(opened, Copy(values.clone(), ()), reference, samples=8)
+    assert torch.equal(mean.copy.values, values), "nothing is encoded, nor rounded, for oneself"
+    assert mean.sent_bytes == 0
+
+
+def test_only_a_compressed_exchange_is_undone() -> None:
+    leaders = Leaders(BrokenDoor(), run="run", worker=0)  # type: ignore[arg-type]
+    undone: list[bool] = []
+    leaders._compressor = SimpleNamespace(undo=lambda: undone.append(True))  # type: ignore[assignment]
+    opened = RoundOpened(
+        number=0, group=0, is_whole=True, level=0, leaders=(0,), addresses=(), compression="bf16"
+    )
+    leaders.exchange(opened, Copy(torch.ones(4), ()), torch.zeros(4), samples=8)
+    leaders.undo()
+    assert not undone, "what the exchange before left out was sent, and counts"
 
 
 def test_a_fault_that_comes_again_and_again_is_raised() -> None:

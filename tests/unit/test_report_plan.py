@@ -61,6 +61,17 @@ def test_no_step_counts_that_was_exchanged_in_another_structure() -> None:
     assert plan_lines(summary)[0].endswith("; no step was made by it")
 
 
+def test_no_step_counts_of_other_members_than_it_was_planned_for() -> None:
+    run = SyntheticRun([0.01, 0.02]).run_steps(20, shares=[8, 8])
+    run.per_sample_s = run.per_sample_s[:1]
+    run.run_steps(30, shares=[8]).end()
+    run.events.append(made(9, step_s=STEP_S))
+    summary = summarize(run.events)
+    assert summary.plan is not None
+    assert summary.plan.num_steps == 10, "not the steps that one of them made alone"
+    assert summary.plan.measured_s == pytest.approx(STEP_S)
+
+
 def test_nothing_is_said_when_there_was_no_plan() -> None:
     summary = summarize(run_with().events)
     assert summary.plan is None

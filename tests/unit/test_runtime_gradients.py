@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import threading
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -392,3 +393,29 @@ def test_a_gradients_size_is_unsaid_when_it_holds_that_of_an_earlier_pass() -> N
         model.zero_grad()
         model(torch.ones(2, 4)).sum().backward()
         assert exchange.gradients.size > UNSAID
+
+
+def test_two_devices_threads_may_both_find_that_the_weight_is_not_known_yet() -> None:
+    model = layers(1)
+    with exchanging(model) as exchange:
+
+        class Interrupted(type(exchange.gradients)):  # type: ignore[misc]
+            """Whose other thread resolves the weight whenever this one has looked at it."""
+
+            @property
+            def _weight_future(self) -> Future[float] | None:
+                found: Future[float] | None = self.__dict__.pop("future", None)
+                if found is not None:
+                    self._weight = found.result()
+                return found
+
+            @_weight_future.setter
+            def _weight_future(self, future: Future[float] | None) -> None:
+                if future is not None:
+                    self.__dict__["future"] = future
+
+        exchange.gradients.__class__ = Interrupted
+        total: Future[float] = Future()
+        total.set_result(0.25)
+        exchange.gradients.start(total, is_update=True)
+        assert [exchange.gradients.weight, exchange.gradients.weight] == [0.25, 0.25]

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -157,6 +159,51 @@ def test_a_knock_takes_as_long_as_the_peer_takes_to_accept() -> None:
     (gone,) = knock(Knock(number=0, addresses=(address,))).times_s
     assert there > 0
     assert gone == -1
+
+
+def free_range(count: int) -> tuple[int, int]:
+    """Ports in a row, of which nobody has one."""
+    for first in range(20000, 60000, count):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first, first + count - 1
+    raise AssertionError("no ports in a row are free")
+
+
+def test_links_are_measured_at_a_port_at_which_workers_may_listen() -> None:
+    first, last = free_range(3)
+    sent: list[Any] = []
+    served = threading.Event()
+
+    def send(message: Any) -> None:
+        sent.append(message)
+        served.set()
+
+    with socket.create_server(("127.0.0.1", first)):
+        server = threading.Thread(
+            target=lambda: answer(
+                ServeLink(number=4), token="t", host="127.0.0.1", send=send, ports=(first, last)
+            )
+        )
+        server.start()
+        assert served.wait(10)
+        assert isinstance(sent[0], LinkServed)
+        found = measure(4, WireAddress(host="127.0.0.1", port=sent[0].port), token="t")
+        server.join(10)
+    assert sent[0].port == first + 1
+    assert found.error == ""
+
+
+def test_where_the_workers_have_all_ports_the_survey_is_told_so() -> None:
+    sent: list[Any] = []
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        answer(
+            ServeLink(number=4), token="t", host="127.0.0.1", send=sent.append, ports=(port, port)
+        )
+    assert sent[0].number == 4
+    assert f"of --wire-ports {port}-{port} one must be left by the workers" in sent[0].error
 
 
 def test_who_does_not_know_the_token_measures_nothing() -> None:

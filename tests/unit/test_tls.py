@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import json
 import ssl
 import stat
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from serving import KEYS, ask, hello, open_line, serving, until
 
 from gangline.cli.cmd_up import join_command
@@ -166,6 +170,42 @@ def test_who_joins_gets_a_certificate_that_the_others_accept(
     _shake(accepting, connecting, name="127.0.0.1")
 
 
+def test_a_workers_certificate_does_not_make_it_the_coordinator(
+    server: CoordinatorServer, files: TlsFiles, tmp_path: Path
+) -> None:
+    names = x509.SubjectAlternativeName(
+        [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "localhost")])
+    request = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(subject)
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+    answer = ask(
+        server,
+        "/api/certificate",
+        KEYS.worker,
+        content=msgspec.json.encode({"request": request.decode()}),
+        verify=client_context(files.authority),
+    )
+    own = tmp_path / "own.pem"
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    own.write_bytes(answer.json()["certificate"].encode() + key_pem)
+    standing_in = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    standing_in.load_cert_chain(own)
+    for name in ("localhost", "127.0.0.1", "gangline"):
+        with pytest.raises(ssl.SSLCertVerificationError, match="not valid for"):
+            _shake(standing_in, client_context(files.authority), name=name)
+
+
 @pytest.mark.parametrize("request_text", ["", "x", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n"])
 def test_what_is_no_signing_request_is_refused(
     server: CoordinatorServer, files: TlsFiles, request_text: str
@@ -183,7 +223,7 @@ def test_what_is_no_signing_request_is_refused(
 
 def test_a_run_with_certificates_of_the_user_signs_none(files: TlsFiles) -> None:
     foreign = msgspec.structs.replace(files, authority_key=None)
-    request, _ = request_certificate(HOSTS)
+    request, _ = request_certificate()
     with serving(tls=server_tls(foreign)) as server:
         answer = ask(
             server,

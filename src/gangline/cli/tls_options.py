@@ -88,10 +88,10 @@ def server_tls(files: TlsFiles) -> ServerTls:
 
 def enrol(contact: Contact, run_dir: Path) -> TlsFiles:
     """Has the run's authority sign a certificate for this machine; its key never leaves it."""
-    from gangline.runtime.certificates import own_hosts, request_certificate, write_tls_files
+    from gangline.runtime.certificates import request_certificate, write_tls_files
     from gangline.runtime.coordinator.status import CertificateAnswer
 
-    request, key = request_certificate(own_hosts())
+    request, key = request_certificate()
     body = msgspec.json.encode({"request": request.decode()})
     try:
         document = contact.ask("/api/certificate", body=body)

@@ -44,6 +44,8 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Whether a member that slows the others down may be put out until it is fast again."""
     exclusion_cost_s: float = 2.0
     """What it costs to go on without a worker and to take it back: so long it is waited for."""
+    steady_s: float = 2.0
+    """For so long a trouble, or its end, must last to be said: nobody is excluded for a shorter one."""
 
     def __post_init__(self) -> None:
         check_allocation(self.allocation)
@@ -60,7 +62,8 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise UsageError(f"recut_steps must be at least 1, not {self.recut_steps}")
         if self.seed < 0:
             raise UsageError(f"seed must be 0 or more, not {self.seed}")
-        if not 0 <= self.exclusion_cost_s < math.inf:
-            raise UsageError(
-                f"exclusion_cost_s is a number of seconds from 0 on, not {self.exclusion_cost_s}"
-            )
+        for name in ("exclusion_cost_s", "steady_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(
+                    f"{name} is a number of seconds from 0 on, not {getattr(self, name)}"
+                )

@@ -78,6 +78,12 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """When it last did."""
     in_trouble: Mapping[str, NDArray[np.bool_]]
     """Who is in which trouble, by the last verdicts."""
+    told: Mapping[str, NDArray[np.bool_]]
+    """Who is said to be in which trouble: by verdicts that have lasted."""
+    untold_s: Mapping[str, Floats]
+    """Since when the verdicts on each member are not what is said; NaN: they are."""
+    measured_s: tuple[float, ...]
+    """When the last steps were measured, the newest last."""
     hop_s: Floats
     """How long a hop of each member takes, lately; NaN where nobody says."""
     exchange_s: Floats
@@ -107,6 +113,9 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             lining=detector,
             lined_s=-math.inf,
             in_trouble={COMPUTE: nobody, LINK: nobody, LINE: nobody},
+            told={COMPUTE: nobody, LINK: nobody, LINE: nobody},
+            untold_s=dict.fromkeys((COMPUTE, LINK, LINE), np.zeros(0)),
+            measured_s=(-math.inf,) * LATELY,
             hop_s=np.zeros(0),
             exchange_s=np.full(LATELY, np.nan),
             lately=(np.zeros(0),) * LATELY,
@@ -131,6 +140,8 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             in_trouble={
                 kind: np.concatenate((who, nobody)) for kind, who in self.in_trouble.items()
             },
+            told={kind: np.append(who, nobody) for kind, who in self.told.items()},
+            untold_s={kind: np.append(since, unknown) for kind, since in self.untold_s.items()},
             hop_s=np.concatenate((self.hop_s, unknown)),
             lately=(np.full(len(self.hop_s) + count, np.nan),) * LATELY,
             healthy_fixed_s=np.append(self.healthy_fixed_s, fixed_s),
@@ -148,6 +159,8 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             linking=self.linking.selected(places),
             lining=self.lining.selected(places),
             in_trouble={kind: who[places] for kind, who in self.in_trouble.items()},
+            told={kind: who[places] for kind, who in self.told.items()},
+            untold_s={kind: since[places] for kind, since in self.untold_s.items()},
             hop_s=self.hop_s[places],
             lately=(np.full(len(places), np.nan),) * LATELY,
             healthy_fixed_s=self.healthy_fixed_s[places],

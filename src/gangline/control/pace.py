@@ -3,8 +3,9 @@
 
 A plan has drifted when the median of `WINDOW` steps is more than `FACTOR` times, or less than the
 `FACTOR`th part of, what was expected, for `PATIENCE` windows in a row on the same side. One window that
-is as expected starts the count anew. After a drift the measured time is what is expected: so a model
-that is wrong by the same factor all the time is found out once, and not for ever.
+is as expected starts the count anew, and so do other members. After a drift the measured time is what
+is expected: so a model that is wrong by the same factor all the time is found out once, and not for
+ever.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Whom the expectation is for."""
     expected_s: float | None = None
     """What a step should take; None: there is no plan."""
+    seen_of: tuple[int, ...] = ()
+    """Whose the last steps are."""
     exchange_s: tuple[float, ...] = ()
     """The exchange of the last steps, at most `WINDOW`."""
     step_s: tuple[float, ...] = ()
@@ -67,8 +70,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         return abs(self.num_off) >= PATIENCE
 
 
-def seen(pace: Pace, *, exchange_s: float, step_s: float) -> Pace:
-    """One more step; when the window is full it is judged."""
+def seen(pace: Pace, *, members: tuple[int, ...], exchange_s: float, step_s: float) -> Pace:
+    """One more step; when the window is full it is judged. Other members begin another window."""
+    if members != pace.seen_of:
+        pace = msgspec.structs.replace(pace, seen_of=members, exchange_s=(), step_s=(), num_off=0)
     if pace.is_full:
         pace = msgspec.structs.replace(pace, exchange_s=(), step_s=())
     pace = msgspec.structs.replace(

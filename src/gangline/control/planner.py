@@ -11,6 +11,7 @@ import numpy as np
 from gangline.control.links import guessed_pairs, slowed, slowed_by
 from gangline.control.oversight import LINK
 from gangline.control.speeds import assumed_costs
+from gangline.planning.candidates import EVERYBODY
 from gangline.planning.cost import predict_step
 from gangline.planning.network import resolve
 from gangline.planning.planner import PlanOptions, make_plan
@@ -47,6 +48,17 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     """Which nodes the step would be faster without; empty: none."""
     link_scale: float
     """How many times as slow as was known the links are taken to be, by what exchanges took."""
+    num_left_out: int
+    """Workers of the job that were put out, and are not planned for."""
+
+    @property
+    def chosen(self) -> str:
+        """The plan's structure and nodes: not all, where some are left out."""
+        if not self.num_left_out:
+            return self.plan.chosen
+        count = len(self.plan.nodes)
+        part = f"{count} of {count + self.num_left_out} nodes"
+        return self.plan.chosen.replace(EVERYBODY, part)
 
     @property
     def is_present(self) -> bool:
@@ -65,7 +77,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
         return PlanMade(
             t=now,
             step=step,
-            chosen=plan.chosen,
+            chosen=self.chosen,
             structure="" if structure is None else str(structure),
             bound=plan.kind,
             nodes=list(plan.nodes),
@@ -98,6 +110,10 @@ def propose(state: ControlState) -> Proposal:
     if not outlook.knows_links:
         reason = "nothing says that links differ: one ring of all, as fast as exchanges were so far"
         plan = msgspec.structs.replace(plan, reasons=(*plan.reasons, reason))
+    left_out = [outlook.node_of(spare.worker).name for spare in state.oversight.spares]
+    if left_out:
+        reason = f"left out, because a step is shorter without: {', '.join(left_out[:_MOST_NAMED])}"
+        plan = msgspec.structs.replace(plan, reasons=(*plan.reasons, reason))
     return Proposal(
         plan=plan,
         structure=structure,
@@ -106,6 +122,7 @@ def propose(state: ControlState) -> Proposal:
         present_s=_step_s(state, profile, workload, view.structure),
         hint=_hint(profile, workload, plan) if outlook.knows_links else "",
         link_scale=scale,
+        num_left_out=len(left_out),
     )
 
 

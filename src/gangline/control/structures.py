@@ -2,8 +2,9 @@
 """How the members exchange: what somebody asks for, and what follows from measurements.
 
 A structure is planned when every member was observed `OBSERVATIONS` times, and again when the members
-changed or the plan drifted (see `pace`). It is taken only where the cost model prefers it to the
-present one by `MARGIN` of the step. While nothing says that links differ, it is the ring of all.
+changed and have made some steps, or the plan drifted (see `pace`). It is taken only where the cost
+model prefers it to the present one by `MARGIN` of the step. While nothing says that links differ, it is
+the ring of all.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def question_structure(
     is_settled = view is not None and event.view == view.number
     if state.options.outlook is None or not is_settled or math.isnan(event.step_s):
         return state, commands
-    pace = seen(state.pace, exchange_s=event.exchange_s, step_s=event.step_s)
+    pace = seen(state.pace, members=state.members, exchange_s=event.exchange_s, step_s=event.step_s)
     state = msgspec.structs.replace(state, pace=pace)
     reason = _why_now(state, event.step)
     if reason is None:
@@ -68,20 +69,25 @@ def question_structure(
 
 
 def _is_known(state: ControlState) -> bool:
-    return int(state.speeds.observed.min()) >= OBSERVATIONS and len(state.members) > 1
+    """Whether the members were measured; one alone is planned for only where others are gone."""
+    is_planned = len(state.members) > 1 or state.pace.expected_s is not None
+    return is_planned and int(state.speeds.observed.min()) >= OBSERVATIONS
 
 
 def _why_now(state: ControlState, step: int) -> str | None:
     pace = state.pace
     if not _is_known(state):
         return None
+    # Where nothing says that links differ there is nothing to gain but a better prediction.
+    is_urgent = state.options.outlook is not None and state.options.outlook.knows_links
     if pace.expected_s is None:
-        # Where nothing says that links differ there is nothing to gain but a better prediction.
-        is_urgent = state.options.outlook is not None and state.options.outlook.knows_links
         if not is_urgent and not pace.is_full:
             return None
         return f"step {step}: every member was measured {OBSERVATIONS} times"
     if pace.members != state.members:
+        # What a step takes without those that went is known only from steps without them.
+        if len(pace.step_s) < (OBSERVATIONS if is_urgent else WINDOW):
+            return None
         return f"step {step}: the members changed since the last plan"
     if pace.has_drifted:
         return (
@@ -121,7 +127,7 @@ def _planned(
     ]
     if not is_taken:
         return state, kept
-    reason = f"{why}; {proposal.plan.chosen} is predicted to take {proposal.gain:.0%} less"
+    reason = f"{why}; {proposal.chosen} is predicted to take {proposal.gain:.0%} less"
     state, commands = _restructured(state, proposal.structure, reason, now)
     return state, kept + commands
 
@@ -133,11 +139,11 @@ def _measured_s(state: ControlState) -> float | None:
 def _verdict(proposal: Proposal, is_taken: bool) -> str:
     present, best = f"{proposal.present_s:.4g} s", f"{proposal.step_s:.4g} s"
     if is_taken:
-        return f"planned: {proposal.plan.chosen}, {best} per step instead of {present}"
+        return f"planned: {proposal.chosen}, {best} per step instead of {present}"
     if proposal.is_present:
-        return f"the structure stays: {proposal.plan.chosen}, {best} per step as planned"
+        return f"the structure stays: {proposal.chosen}, {best} per step as planned"
     return (
-        f"the structure stays, at {present} per step: {proposal.plan.chosen} is predicted at {best}, "
+        f"the structure stays, at {present} per step: {proposal.chosen} is predicted at {best}, "
         f"which is not {MARGIN:.0%} less, or was left before"
     )
 

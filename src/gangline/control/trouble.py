@@ -7,6 +7,10 @@
   takes: who has a bad way out has no fast hop, while each of its neighbours still has one.
 - `line`: its reports arrive later than the others' while its steps go on as usual. This is congestion
   on the way to the coordinator. Nobody waits for reports, so it is said and nothing is done about it.
+
+A detector counts steps. Where these are short, another process that has the core for a moment makes
+enough of them slow, again and again. So a verdict is said when it has lasted, with the steps that it is
+made of, for `steady_s`, which is what excluding a worker costs: what is over before leads to nothing.
 """
 
 from __future__ import annotations
@@ -53,15 +57,23 @@ def notice(
     late_s = by_rank(state, event.workers, event.delay_s) if is_line_due else None
     lining, line = _observe(oversight.lining, None if late_s is None else late_s + LINE_FLOOR_S)
     verdicts = _told_apart(compute, link, line)
-    before = oversight.in_trouble
-    slow = {kind: verdicts[kind].slow if kind in verdicts else before[kind] for kind in before}
+    oversight = msgspec.structs.replace(
+        oversight,
+        in_trouble={**oversight.in_trouble, **{kind: one.slow for kind, one in verdicts.items()}},
+        measured_s=(*oversight.measured_s[1:], now),
+    )
+    lasting = {
+        kind: _lasting(oversight, kind, verdict, now, steady_s=state.options.steady_s)
+        for kind, verdict in verdicts.items()
+    }
     after = msgspec.structs.replace(
         oversight,
+        told={**oversight.told, **{kind: one.slow for kind, (one, _) in lasting.items()}},
+        untold_s={**oversight.untold_s, **{kind: since for kind, (_, since) in lasting.items()}},
         computing=computing,
         linking=linking,
         lining=lining,
         lined_s=oversight.lined_s if line is None else now,
-        in_trouble=slow,
         hop_s=oversight.hop_s if link is None else link.measured,
         exchange_s=_pushed(oversight, event),
         lately=_lately(state, event),
@@ -69,10 +81,24 @@ def notice(
     after = _note_healthy(after, state.speeds, state.shares)
     said = [
         command
-        for kind, verdict in verdicts.items()
-        for command in _say(state, kind, verdict, before=before[kind], step=event.step, now=now)
+        for kind, (verdict, _) in lasting.items()
+        for command in _say(
+            state, kind, verdict, before=oversight.told[kind], step=event.step, now=now
+        )
     ]
     return msgspec.structs.replace(state, oversight=after), said
+
+
+def _lasting(
+    oversight: Oversight, kind: str, verdict: Verdicts, now: float, *, steady_s: float
+) -> tuple[Verdicts, Floats]:
+    """What can be said by a verdict, and since when the rest of it has not been said."""
+    told = oversight.told[kind]
+    differs = verdict.slow != told
+    since_s = np.fmin(oversight.untold_s[kind], oversight.measured_s[0])
+    lasts = differs & (now - since_s >= steady_s)
+    slow = np.where(lasts, verdict.slow, told)
+    return msgspec.structs.replace(verdict, slow=slow), np.where(differs & ~lasts, since_s, np.nan)
 
 
 def _lately(state: ControlState, event: StepMeasured) -> tuple[Floats, ...]:

@@ -24,7 +24,12 @@ def summarize_plan(timeline: Timeline, steady: Sequence[Step]) -> PlanSummary | 
     if not timeline.plans:
         return None
     plan = timeline.plans[-1]
-    steps = [step for step in steady if _is_by(plan, step, timeline)]
+    members = _members_at(plan, timeline)
+    steps = [
+        step
+        for step in steady
+        if timeline.members_of(step) == members and _is_by(plan, step, timeline)
+    ]
     measured_s = median(map(_measured_s, steps)) if steps else None
     return PlanSummary(
         chosen=plan.chosen,
@@ -38,6 +43,13 @@ def summarize_plan(timeline: Timeline, steady: Sequence[Step]) -> PlanSummary | 
         reasons=plan.reasons,
         hint=plan.hint,
     )
+
+
+def _members_at(plan: PlanMade, timeline: Timeline) -> frozenset[int]:
+    """For whom a plan was made: those of the step that it came after."""
+    before = [step for step in timeline.steps if step.number <= plan.step]
+    made_at = before[-1:] or timeline.steps[:1]
+    return timeline.members_of(made_at[0]) if made_at else frozenset()
 
 
 def _is_by(plan: PlanMade, step: Step, timeline: Timeline) -> bool:

@@ -29,6 +29,7 @@ FLAT_SERVER = "flat parameter server"
 SQUARE_ROOT = "square root of n"
 RANDOM = "random formation"
 ALONE = "no exchange"
+EVERYBODY = "all nodes"
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True, eq=False):

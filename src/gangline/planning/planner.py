@@ -10,6 +10,7 @@ from gangline.planning import reasons
 from gangline.planning.arrange import Job
 from gangline.planning.candidates import (
     BY_GROUPS,
+    EVERYBODY,
     FLAT_RING,
     FLAT_SERVER,
     RANDOM,
@@ -84,7 +85,7 @@ def make_plan(
     cost_s = network.cost_at(max(1.0, workload.global_batch / len(usable)))
     search = Search(evaluator)
     if options.everybody:
-        best = search.consider(usable, crowd="all nodes")
+        best = search.consider(usable, crowd=EVERYBODY)
     else:
         best = find_crowd(search, network, nest, cost_s=cost_s)
     candidates = _candidates(evaluator, best, nest=nest, cost_s=cost_s, rng=rng)
@@ -92,7 +93,7 @@ def make_plan(
     least = len(best.cut.nodes) if options.everybody else 1
     fitting = [c for c in candidates if wanted is None or c.asked == wanted]
     chosen = min((c for c in fitting if len(c.cut.nodes) >= least), key=lambda c: c.rank)
-    everybody = next(c for c in candidates if c.crowd == "all nodes")
+    everybody = next(c for c in candidates if c.crowd == EVERYBODY)
     return _assemble(
         _Findings(
             profile=profile,
@@ -139,7 +140,7 @@ def _candidates(
 ) -> list[Candidate]:
     """What is compared in the end: every structure for the best nodes and for all of them, and more."""
     everybody = np.concatenate([leaf.members for leaf in nest.leaves()])
-    crowds = [("all nodes", everybody)]
+    crowds = [(EVERYBODY, everybody)]
     if len(best.cut.nodes) < len(everybody):
         crowds.insert(0, (f"{len(best.cut.nodes)} of {len(everybody)} nodes", best.cut.nodes))
     found = []

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gangline.planning.candidates import BY_GROUPS, FLAT_RING, FLAT_SERVER, Candidate, Evaluator
+from gangline.planning.candidates import (
+    BY_GROUPS,
+    EVERYBODY,
+    FLAT_RING,
+    FLAT_SERVER,
+    Candidate,
+    Evaluator,
+)
 from gangline.planning.grouping import units
 
 if TYPE_CHECKING:
@@ -64,7 +71,7 @@ class Search:
 def find_crowd(search: Search, network: Network, nest: Nest, *, cost_s: Floats) -> Candidate:
     """Tries sets of nodes; `cost_s` is each node's time for an average share."""
     everybody = np.concatenate([leaf.members for leaf in nest.leaves()])
-    best = search.consider(everybody, crowd="all nodes")
+    best = search.consider(everybody, crowd=EVERYBODY)
     found = units(nest, cost_s)
     if len(everybody) <= FEW_UNITS:
         found = [everybody[i : i + 1] for i in range(len(everybody))]

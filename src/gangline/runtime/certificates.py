@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+WORKER_NAME = "worker.gangline.invalid"
+"""In the certificates of workers: no coordinator can be reached by a name that ends like this."""
 VALID = datetime.timedelta(days=365)
 _SKEW = datetime.timedelta(hours=1)
 """Clocks of other machines may be behind."""
 _MAX_REQUEST_CHARS = 16384
-_MAX_NAMES = 64
+_MAX_ADDRESSES = 32
 _FOLDER = "tls"
 
 
@@ -83,31 +85,32 @@ class Authority:
         return _key_pem(self._key)
 
     def issue(self, hosts: Iterable[str]) -> tuple[bytes, bytes]:
-        """A certificate for a machine with these names and addresses, and its key."""
-        request, key = request_certificate(hosts)
-        return self.sign(request.decode()), key
+        """A certificate for the coordinator's machine, with these names and addresses, and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = [_general(host) for host in sorted(set(hosts))]
+        return self._certify(key.public_key(), names), _key_pem(key)
 
     def sign(self, request: str) -> bytes:
-        """The certificate for a signing request; raises UsageError where it is none."""
-        asked = _read_request(request)
-        try:
-            names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError) as error:
-            raise UsageError(f"the signing request names no host: {error}") from error
-        if len(list(names.value)) > _MAX_NAMES:
-            raise UsageError(f"the signing request names more than {_MAX_NAMES} hosts")
+        """A worker's certificate for a signing request; raises UsageError where it is none.
+
+        Whatever hosts the request names are left out: workers know each other by the run's token, and
+        who could choose a name could stand in for the coordinator.
+        """
+        return self._certify(_elliptic(_read_request(request)), [x509.DNSName(WORKER_NAME)])
+
+    def _certify(self, key: ec.EllipticCurvePublicKey, names: list[x509.GeneralName]) -> bytes:
         both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         issuer = self._certificate.subject
         builder = (
             _builder(
                 _name("gangline"),
                 issuer=issuer,
-                public_key=_elliptic(asked),
+                public_key=key,
                 now=datetime.datetime.now(datetime.UTC),
             )
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage(both), critical=False)
-            .add_extension(x509.SubjectAlternativeName(names.value), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
                 critical=False,
@@ -117,12 +120,11 @@ class Authority:
         return signed.public_bytes(serialization.Encoding.PEM)
 
 
-def request_certificate(hosts: Iterable[str]) -> tuple[bytes, bytes]:
-    """A signing request for a machine with these names and addresses, and the key to it."""
+def request_certificate() -> tuple[bytes, bytes]:
+    """A worker's signing request, and the key to it."""
     key = ec.generate_private_key(ec.SECP256R1())
-    names = x509.SubjectAlternativeName([_general(host) for host in sorted(set(hosts))])
     builder = x509.CertificateSigningRequestBuilder().subject_name(_name("gangline"))
-    request = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    request = builder.sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM), _key_pem(key)
 
 
@@ -182,7 +184,7 @@ def own_hosts(*hosts: str) -> set[str]:
     }
     return {
         *hosts,
-        *sorted(addresses)[: _MAX_NAMES // 2],
+        *sorted(addresses)[:_MAX_ADDRESSES],
         "localhost",
         "127.0.0.1",
         socket.gethostname(),

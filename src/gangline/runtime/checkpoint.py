@@ -109,9 +109,18 @@ class Checkpointer:
         self._thread.start()
 
     def close(self) -> None:
-        """Waits until what was taken is written."""
-        if self._thread is not None:
-            self._thread.join(_CLOSE_WAIT_S)
+        """Waits until what was taken is written; where that takes too long, says so."""
+        if self._thread is None:
+            return
+        self._thread.join(_CLOSE_WAIT_S)
+        if self._thread.is_alive():
+            reason = (
+                f"the checkpoint of step {self._last_step} is missing from {self._folder.root}: it was "
+                f"still being written {_CLOSE_WAIT_S:.0f} s after the end of the script (look whether "
+                "that disk is well)"
+            )
+            self._tell("checkpoint_failed", reason, self._last_step)
+            _log.warning("%s", reason)
 
     def _manifest(self, position: Position) -> Manifest:
         return Manifest(

@@ -110,13 +110,15 @@ class ControlClient:
         waiting_s: Callable[[], float] = lambda: 0.0,
         alone_s: float = ALONE_S,
         max_away_s: float = DEFAULT_MAX_AWAY_S,
+        ports: tuple[int, int] | None = None,
     ) -> None:
         """`authority` is a PEM file: who must vouch for a coordinator that speaks TLS.
 
         `break_off` is told the oldest group, and gathering of founders, that is not given up;
         `waiting_s` says how long this worker has been in its present exchange; where that, and the
         coordinator's absence, last for longer than `alone_s` while no member is reached, it ends.
-        When it needs a coordinator that has been away for `max_away_s`, it gives up.
+        When it needs a coordinator that has been away for `max_away_s`, it gives up. `ports` are the
+        first and the last at which this worker may listen.
         """
         self.is_elastic = hello.is_elastic
         """Whether a lost group can be replaced while the job goes on."""
@@ -139,6 +141,7 @@ class ControlClient:
         self._find_url = find_url
         self._url = ""
         self._token = token
+        self._ports = ports
         self._authority = authority
         self._hello = hello
         self._outgoing: queue.SimpleQueue[list[FromWorker] | None] = queue.SimpleQueue()
@@ -443,7 +446,10 @@ class ControlClient:
         addresses = zip(published.view.members, published.addresses, strict=True)
         peers = {member: address for member, address in addresses if member != self._hello.worker}
         away_s = time.perf_counter() - self._heard_s
-        return self._isolation.is_over(away_s=away_s, peers=peers)
+        try:
+            return self._isolation.is_over(away_s=away_s, peers=peers)
+        except OSError:  # no descriptor is left, say: not known now, and looked for again
+            return False
 
     def _connect(self) -> ClientConnection:
         self._url = self._find_url()
@@ -533,7 +539,8 @@ class ControlClient:
             self.post.forget_leases()
 
     def _survey(self, asked: Knock | ServeLink | MeasureLink) -> None:
-        answer(asked, token=self._token, host=self._hello.address.host, send=self.send)
+        host = self._hello.address.host
+        answer(asked, token=self._token, host=host, send=self.send, ports=self._ports)
 
     def _probe(self, probe: Probe) -> None:
         addresses = dict(zip(probe.workers, probe.addresses, strict=True))

@@ -398,8 +398,9 @@ class Gradients:
             torch._foreach_mul_(places, weight)
 
     def _resolved_weight(self) -> float:
-        if self._weight_future is not None:
-            self._weight, self._weight_future = resolved(self._weight_future), None
+        future = self._weight_future  # once: another device's thread may resolve it meanwhile
+        if future is not None:
+            self._weight, self._weight_future = resolved(future), None
         return self._weight
 
     # --- sending ---------------------------------------------------------------------------------

@@ -86,6 +86,8 @@ class Leaders:
         self._group: Group | None = None
         self._connecting: GroupKey | None = None
         self._compressor: Compressor | None = None
+        self._is_compressed = False
+        """Whether the last exchange was."""
 
     def exchange(self, opened: RoundOpened, copy: Copy, reference: Tensor, samples: int) -> Mean:
         """The mean of all teams' copies, weighted by the samples that each stands for.
@@ -128,7 +130,9 @@ class Leaders:
         weight: float,
     ) -> tuple[Tensor, int]:
         """The weighted sum over all leaders, and how many bytes were sent for it."""
-        if opened.compression == NONE:
+        # Who is alone has its mean already.
+        self._is_compressed = opened.compression != NONE and group.size > 1
+        if not self._is_compressed:
             summed = values * weight
             group.all_reduce(summed)
             return summed, round(ring_bytes(summed.nbytes, num_members=group.size))
@@ -142,7 +146,7 @@ class Leaders:
 
     def undo(self) -> None:
         """The last exchange was not used: what it left out was not sent."""
-        if self._compressor is not None:
+        if self._compressor is not None and self._is_compressed:
             self._compressor.undo()
 
     def _enter(self, opened: RoundOpened) -> Group:

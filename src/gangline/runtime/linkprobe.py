@@ -53,8 +53,12 @@ def answer(
     token: str,
     host: str,
     send: Callable[[FromSurveyor], None],
+    ports: tuple[int, int] | None = None,
 ) -> None:
-    """Does what the coordinator asks for; what was found is sent. `host` is where this worker is."""
+    """Does what the coordinator asks for; what was found is sent.
+
+    `host` is where this worker is, `ports` the first and the last at which it may listen; None: any.
+    """
     match asked:
         case Knock():
             send(knock(asked))
@@ -62,7 +66,7 @@ def answer(
             send(measure(number, address, token=token))
         case ServeLink(number=number):
             try:
-                listening = open_port(host)
+                listening = open_port(host, ports)
             except OSError as error:
                 send(LinkFound(number=number, error=f"no port at {host}: {error}"))
                 return
@@ -91,13 +95,24 @@ def _knock_s(address: WireAddress) -> float:
     return best
 
 
-def open_port(host: str) -> socket.socket:
-    """A port at which `serve` lets one peer measure."""
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listening.bind((host, 0))
-    listening.listen(1)
-    listening.settimeout(TIMEOUT_S)
-    return listening
+def open_port(host: str, ports: tuple[int, int] | None = None) -> socket.socket:
+    """A port at which `serve` lets one peer measure; only these may be open in a firewall."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    first, last = ports or (0, 0)
+    for port in range(first, last + 1):
+        listening = socket.socket(family)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((host, port))
+            listening.listen(1)
+        except OSError as error:
+            listening.close()
+            refusal = error
+            continue
+        listening.settimeout(TIMEOUT_S)
+        return listening
+    of_range = f"; of --wire-ports {first}-{last} one must be left by the workers"
+    raise OSError(f"{refusal}{of_range if ports else ''}")
 
 
 def serve(listening: socket.socket, *, token: str) -> None:

@@ -56,7 +56,11 @@ class _Knocking:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         sock = self._stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
         sock.setblocking(False)
-        if sock.connect_ex((address.host, address.port)) in _UNDER_WAY:
+        try:
+            code = sock.connect_ex((address.host, address.port))
+        except socket.gaierror:  # a machine that is cut off knows no names either
+            return
+        if code in _UNDER_WAY:
             self._socks[sock.fileno()] = worker, sock
             self._poller.register(sock, select.POLLOUT)
 

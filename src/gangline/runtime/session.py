@@ -124,12 +124,13 @@ def open_session(
     if place.find_coordinator is None:
         return Session(place, Communicator(SoloGroup()), _open_log(place, run_dir))
     name = transport or place.transport or DEFAULT_TRANSPORT
+    settings = wire or place.wire or WireSettings()
     door = open_door(
         name,
         host=_interface(place),
         token=place.token,
         timeout_s=timeout_s,
-        settings=wire or place.wire or WireSettings(),
+        settings=settings,
     )
     communicator = Communicator(SoloGroup())
     hello = Hello(
@@ -151,6 +152,7 @@ def open_session(
         waiting_s=lambda: communicator.waiting_s,
         alone_s=min(ALONE_S, timeout_s / 2),
         max_away_s=place.max_away_s,
+        ports=settings.ports,
     )
     try:
         gathered, communicator.group = meet(

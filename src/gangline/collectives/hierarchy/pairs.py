@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gangline.spec.address import WireAddress
 
 _CANCEL_AGAIN_S = 0.001
+_CANCEL_FOR_S = 0.5
+"""Not all transports can break off a connection that is being made: then it ends at its time limit."""
 
 
 class Pairs:
@@ -39,13 +41,17 @@ class Pairs:
         key = self._key._replace(level=f"pair.{low}.{high}")
         self._connecting = key
         try:
-            if self._is_aborted:
-                raise ExchangeAborted("the exchange was broken off by this process")
+            self._check_aborted()
             both = [self._addresses[low], self._addresses[high]]
             self._made[peer] = self._connector.connect(key, rank=1 - place, addresses=both)
         finally:
             self._connecting = None
+        self._check_aborted()
         return self._made[peer], place
+
+    def _check_aborted(self) -> None:
+        if self._is_aborted:
+            raise ExchangeAborted("the exchange was broken off by this process")
 
     def items(self) -> list[tuple[int, Group]]:
         """The peers, and the groups with them."""
@@ -54,7 +60,9 @@ class Pairs:
     def abort(self) -> None:
         """Breaks off what goes on, from any thread."""
         self._is_aborted = True
-        while (key := self._connecting) is not None:  # it may be about to begin
+        until_s = time.monotonic() + _CANCEL_FOR_S
+        # It may be about to begin.
+        while (key := self._connecting) is not None and time.monotonic() < until_s:
             self._connector.cancel(key)
             time.sleep(_CANCEL_AGAIN_S)
         for group in list(self._made.values()):

@@ -38,8 +38,7 @@ class Attendance:
         """Why a team is lost: none of its members has been connected for too long."""
         if team.hub.has_all_ended:
             return "the processes of all its workers have ended"
-        workers = {one.worker: one for one in team.hub.status().workers}
-        if any(workers[member].is_connected for member in team.members):
+        if team.hub.is_connected:
             team.away_since_s = None
             return None
         if team.away_since_s is None:

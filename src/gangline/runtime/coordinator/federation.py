@@ -104,6 +104,8 @@ class Federation:
         self._founder = Founder(self._root, self._factory, self._journal, self._profile)
         self._choice: SyncChoice | None = None
         self._watch: SyncWatch | None = None
+        self._kept_for = ""
+        """Why `auto` could not switch, the last time."""
         """Where it is left to `auto` how the workers are held together."""
         self._ready: dict[int, Ready] = {}
         """What those were ready for that were made teams."""
@@ -362,9 +364,11 @@ class Federation:
         try:
             outgoing = self._switch(advice.sync)
         except UsageError as error:
-            self._watch = None  # it will not become possible either
-            self._say("keep_sync", f"{advice.reason}; but {error}")
+            if str(error) != self._kept_for:  # members and structure may change: it is tried again
+                self._kept_for = str(error)
+                self._say("keep_sync", f"{advice.reason}; but {error}")
             return []
+        self._kept_for = ""
         self._say("choose_sync", advice.reason)
         return outgoing
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 JOURNAL_NAME = "journal.jsonl"
+MAX_UNWRITTEN_BYTES = 16 << 20
+"""So much is kept in memory while the disk is full: about two hours of 25 records per second."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -240,12 +242,16 @@ class FileJournal:
         self._descriptor = open_plain(path, os.O_RDWR | os.O_CREAT, mode=0o600)
         os.ftruncate(self._descriptor, sound_bytes)
         self._length = sound_bytes
-        self._unwritten = b""
+        self._unwritten = bytearray()
         self._has_failed = False
+        self._is_given_up = False
 
     def append(self, record: AnyRecord) -> None:
         """Keeps a record, for good when this returns; unless the disk is full."""
-        self._unwritten += msgspec.json.encode(record) + b"\n"
+        if len(self._unwritten) >= MAX_UNWRITTEN_BYTES:
+            self._give_up()
+        if not self._is_given_up:  # a gap would make what follows it wrong
+            self._unwritten += msgspec.json.encode(record) + b"\n"
         try:
             written = os.pwrite(self._descriptor, self._unwritten, self._length)
             os.fsync(self._descriptor)
@@ -257,7 +263,18 @@ class FileJournal:
             return
         self._has_failed = False
         self._length += written
-        self._unwritten = self._unwritten[written:]
+        del self._unwritten[:written]
+
+    def _give_up(self) -> None:
+        """Memory must not fill up, too: what comes from here on is not kept, ever."""
+        if not self._is_given_up:
+            _log.error(
+                "the journal %s could not be written for too long, and ends here: a coordinator that "
+                "is started again will not know what came after; make room on its disk, and start "
+                "the job anew from its newest checkpoint when that suits you",
+                self._path,
+            )
+        self._is_given_up = True
 
     def close(self) -> None:
         """Closes the file."""

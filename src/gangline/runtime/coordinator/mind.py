@@ -142,6 +142,11 @@ class Mind:
         return () if self._control is None else self._control.members
 
     @property
+    def is_connected(self) -> bool:
+        """Whether any of the members is connected."""
+        return any(self._roster.workers[member].is_connected for member in self.members)
+
+    @property
     def present(self) -> tuple[int, ...]:
         """The members that have not said goodbye, and whose processes are not known to have ended."""
         workers, ended = self._roster.workers, self._roster.ended
