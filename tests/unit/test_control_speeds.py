@@ -183,3 +183,9 @@ def test_nothing_is_changed_in_place():
     fed(speeds, samples=64, steps=10, factor=3.0)
     for name, value in before.items():
         np.testing.assert_array_equal(getattr(speeds, name), value)
+
+
+def test_a_weight_next_to_nothing_gives_costs_that_are_numbers():
+    fixed_s, per_sample_s = module.assumed_costs(unknown_speeds(2), np.array([1e-309, 1.0]))
+    assert np.isfinite(fixed_s).all()
+    assert per_sample_s == pytest.approx([1e9, 1.0])

@@ -28,7 +28,7 @@ from gangline.planning.grouping import by_links
 from gangline.planning.network import resolve
 from gangline.planning.synthetic import Shape, synthesize
 from gangline.spec.errors import UsageError
-from gangline.spec.profile import ClusterProfile, Link, Zone
+from gangline.spec.profile import ClusterProfile, Link, NodeProfile, Zone
 from gangline.spec.workload import Workload
 
 FAST = Link(latency_s=1e-5, bytes_per_s=1e10)
@@ -250,6 +250,31 @@ def test_no_set_of_nodes_is_better(profile, workload):
         for structure in (BY_GROUPS, FLAT_RING, FLAT_SERVER)
     )
     assert planned(profile, workload).prediction.step_s <= best * (1 + 1e-9)
+
+
+def test_few_nodes_are_grouped_for_messages_of_any_size():
+    """The best plan needs s1n2, which has a link of its own, apart from the others of its site."""
+    quick, slow = (
+        {"per_sample_s": 1 / 16, "fixed_s": 1 / 8},
+        {"per_sample_s": 3 / 32, "fixed_s": 3 / 16},
+    )
+    nodes = (
+        NodeProfile(name="s0n0", place="s0", **quick),
+        NodeProfile(name="s1n0", place="s1", **slow),
+        NodeProfile(name="s1n1", place="s1", **slow),
+        NodeProfile(
+            name="s1n2", place="s1", **quick, access=Link(latency_s=0.0, bytes_per_s=3.6e8)
+        ),
+    )
+    zones = (
+        Zone(place="", link=Link(latency_s=0.0, bytes_per_s=2.4e8)),
+        Zone(place="s0", link=Link(latency_s=0.0, bytes_per_s=1e6)),
+        Zone(place="s1", link=Link(latency_s=1 / 512, bytes_per_s=2.2e9)),
+    )
+    workload = Workload(global_batch=20, gradient_bytes=1e8, overlap=0.0)
+    plan = planned(ClusterProfile(nodes=nodes, zones=zones), workload)
+    assert set(plan.nodes) == {"s1n0", "s1n1", "s1n2"}
+    assert plan.prediction.step_s < 1.1
 
 
 def test_renaming_many_unlike_nodes_renames_the_plan():

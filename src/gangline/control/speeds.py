@@ -61,6 +61,8 @@ CHANGE_PER_LOG_WORKER = 0.1
 """The more workers there are, the more often one of them is slow in a row by mere chance."""
 WINDOW = 3
 """How many observations in a row make a change: fewer may be pauses."""
+_LEAST_WEIGHT = 1e-9
+"""No worker is believed to be slower than the fastest one by more than this."""
 LEAST_SLOPE = 0.02
 """b·n is at least this part of the step time: no worker computes samples for nothing."""
 
@@ -165,6 +167,8 @@ def assumed_costs(speeds: Speeds, weights: Floats) -> tuple[Floats, Floats]:
     """
     known = speeds.observed > 0
     fixed_s, per_sample_s = 0.0, 1.0
+    # Only ratios count; a weight that is next to nothing would make the costs infinite.
+    weights = np.maximum(weights / weights.max(initial=_LEAST_WEIGHT), _LEAST_WEIGHT)
     if known.any():
         fixed_s = float(np.median((speeds.fixed_s * weights)[known]))
         per_sample_s = float(np.median((speeds.per_sample_s * weights)[known]))

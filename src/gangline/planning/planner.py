@@ -23,7 +23,7 @@ from gangline.planning.grouping_paper import by_algorithm_1
 from gangline.planning.leftovers import Refusals, find_usable, name_spares
 from gangline.planning.nest import Nest, NodeNumbers
 from gangline.planning.network import Network, message_bytes, resolve
-from gangline.planning.search import Search, find_crowd
+from gangline.planning.search import FEW_UNITS, Search, find_crowd
 from gangline.planning.treeplan import TreeBuilder
 from gangline.spec.errors import UsageError
 from gangline.spec.plan import TOPOLOGIES, Alternative, Plan
@@ -78,16 +78,14 @@ def make_plan(
     options = options or PlanOptions()
     network = resolve(profile, workload)
     usable, refusals = find_usable(profile, network, workload)
-    nest = _group(network, usable, grouping=options.grouping, num_bytes=message_bytes(workload))
-    evaluator = Evaluator(
-        network, workload, nest=nest, topologies=options.topologies, keeps_all=options.everybody
-    )
     cost_s = network.cost_at(max(1.0, workload.global_batch / len(usable)))
-    search = Search(evaluator)
-    if options.everybody:
-        best = search.consider(usable, crowd=EVERYBODY)
-    else:
-        best = find_crowd(search, network, nest, cost_s=cost_s)
+    evaluator, nest, best = min(
+        (
+            _search(network, usable, workload, options, cost_s=cost_s, num_bytes=num_bytes)
+            for num_bytes in _message_sizes(workload, len(usable))
+        ),
+        key=lambda found: found[2].rank,
+    )
     candidates = _candidates(evaluator, best, nest=nest, cost_s=cost_s, rng=rng)
     wanted = STRUCTURES[options.structure]
     least = len(best.cut.nodes) if options.everybody else 1
@@ -108,6 +106,37 @@ def make_plan(
             candidates=candidates,
         )
     )
+
+
+def _message_sizes(workload: Workload, num_nodes: int) -> list[float]:
+    """For messages of which sizes nodes are grouped: which of them are near each other depends on it.
+
+    Among few nodes the size of the whole gradient may give better groups than that of a message.
+    """
+    sizes = [message_bytes(workload)]
+    if num_nodes <= FEW_UNITS and workload.gradient_bytes != sizes[0]:
+        sizes.append(float(workload.gradient_bytes))
+    return sizes
+
+
+def _search(
+    network: Network,
+    usable: NodeNumbers,
+    workload: Workload,
+    options: PlanOptions,
+    *,
+    cost_s: np.ndarray[tuple[int], np.dtype[np.float64]],
+    num_bytes: float,
+) -> tuple[Evaluator, Nest, Candidate]:
+    """The best nodes and structure, where nodes are grouped for messages of this size."""
+    nest = _group(network, usable, grouping=options.grouping, num_bytes=num_bytes)
+    evaluator = Evaluator(
+        network, workload, nest=nest, topologies=options.topologies, keeps_all=options.everybody
+    )
+    search = Search(evaluator)
+    if options.everybody:
+        return evaluator, nest, search.consider(usable, crowd=EVERYBODY)
+    return evaluator, nest, find_crowd(search, network, nest, cost_s=cost_s)
 
 
 class _Findings(msgspec.Struct, frozen=True, kw_only=True, eq=False):
