@@ -108,7 +108,7 @@ def test_learning_rates_that_differ_end_with_a_message(worker_pool: WorkerPool) 
 
 MISTAKES = {
     "before_the_first_batch": "backward() was called before the prepared loader handed out a batch",
-    "after_the_last_batch": "backward() was called before the prepared loader handed out a batch",
+    "after_the_last_batch": "backward() was called when the loop was done with every batch",
     "other_dtype": "call model.to(...) before prepare()",
     "added_group": "as add_param_group does: add all groups first",
     "assigned": "load with assign=False, or load first and prepare afterwards",

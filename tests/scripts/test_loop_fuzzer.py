@@ -53,6 +53,20 @@ FOUND = {
         TWO_LOSSES,
         body=(Op("zero"), *BOTH[:3], Op("backward", 1, how="no_sync on even updates"), Op("step")),
     ),
+    "a step behind the last fetch, of a pass inside of no_sync": replace(
+        TWO_MODELS,
+        samples=12,
+        batch=5,
+        epochs=1,
+        ahead=1,
+        body=(
+            Op("forward", 1),
+            Op("backward", 1, how="no_sync on even updates"),
+            Op("step", 0, "odd"),
+            Op("fetch"),
+            Op("step", 1),
+        ),
+    ),
     "two passes for each batch of a window that is fetched first": replace(
         TWO_LOSSES,
         accumulate=3,

@@ -71,6 +71,17 @@ _NAMED = (ORDER, BETWEEN, VOID)
 END_WAIT_S = 10.0
 """How long a worker whose script is over waits at most for others that come back."""
 
+_NO_BATCH = (
+    "backward() was called before the prepared loader handed out a batch: gangline weighs every "
+    "gradient by the batch's share. Call backward() inside the loop over the loader that prepare() "
+    "returned"
+)
+_ALL_OVER = (
+    "backward() was called when the loop was done with every batch that it has fetched: a batch is "
+    "over when the loop fetches another one after a step, and at the end of the epoch. Call backward() "
+    "for all losses of a batch before that"
+)
+
 
 class Training:
     """Follows the user's loop: hand-out, backward passes, optimizer steps, the next hand-out."""
@@ -368,11 +379,13 @@ class Training:
         """The loop came back for more. False where the rest of the epoch must be cut anew."""
         batch, newest = self._batches.present, self._batches.newest
         if self._batches.is_over or (batch is not None and self._is_void and batch.is_worked):
+            self._exchange_kept()
             self._pass_over()
         elif batch is None:
             self._clock.lap()
         elif batch.is_worked:
-            self._exchange_kept(batch)
+            if self._is_elastic:  # otherwise what a worker has added up would be lost with it
+                self._exchange_kept()
             self._snapshot.note()
         # A loop may count the parts of a window itself: it gets all parts of one that it has begun.
         is_amid = newest is not None and not newest.handout.is_update
@@ -399,13 +412,11 @@ class Training:
         if self._batches.present is not None:  # it was done for the batch that was fetched ahead
             self._clock.times.compute_s += since_s
 
-    def _exchange_kept(self, batch: Fetched) -> None:
-        """The loop goes on to another batch inside of `no_sync`: what it has added up is exchanged.
-
-        Otherwise what a worker has added up would be lost with it.
-        """
-        is_kept = self._gradients.has_kept and batch.handout.is_update
-        if is_kept and self._is_elastic and not (self._is_void or batch.is_void):
+    def _exchange_kept(self) -> None:
+        """The loop goes on to another batch inside of `no_sync`: what it has added up is exchanged."""
+        batch = self._batches.present
+        is_kept = self._gradients.has_kept and batch is not None and batch.handout.is_update
+        if batch is not None and is_kept and not (self._is_void or batch.is_void):
             warn_of_windows()
             self._exchange_local(batch.handout)
 
@@ -441,6 +452,7 @@ class Training:
 
     def end_epoch(self) -> bool:
         """The loader has cut all there is. False where there is more to do."""
+        self._exchange_kept()
         self._batches.is_exhausted = True
         if not self._batches.is_empty and self._teaming.is_cut_off:
             self._batches.void()
@@ -628,11 +640,7 @@ class Training:
             self._batches.count_pass()
         if self.handout is None and self._gradients.has_fired:
             self._gradients.fail()
-            raise UsageError(
-                "backward() was called before the prepared loader handed out a batch: gangline "
-                "weighs every gradient by the batch's share. Call backward() inside the loop "
-                "over the loader that prepare() returned"
-            )
+            raise UsageError(_NO_BATCH if self.position.handed_out < 0 else _ALL_OVER)
         self._check_pass()
         must_exchange = self._gradients.finish_local()
         self._clock.computed()
