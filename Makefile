@@ -40,7 +40,7 @@ demo: setup  ## train LeNet-5 on four emulated, unlike nodes (one to two minutes
 test: lint types contracts  ## everything that CI runs
 	$(BIN)/pytest -n 2 -m 'not slow and not gpu'
 
-test-slow: setup  ## the long proofs
+test-slow: setup  ## the long proofs, and the further cases of tests
 	$(BIN)/pytest -m 'slow and not gpu'
 
 lint: setup

@@ -3,7 +3,8 @@
 
 What such a server imports beforehand is one list for the whole process, and counts only until it is
 started: so it is started before any test (`conftest.py`). A worker then costs tenths of a second, not
-seconds.
+seconds. A process also imports all that the module of its function does: what is not in this list, each
+of them imports anew, which takes longer than a short job does.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ PROCESSES.set_forkserver_preload(
         "torch",
         "torch.utils.data",
         "torch._dynamo",
+        "pytest",
+        "gangline.cli.contact",
         "gangline.collectives.wire",
+        "gangline.engines.job",
         "gangline.eventlog",
+        "gangline.observe.ledger",
         "gangline.runtime.api",
+        "gangline.testing.coordination",
     ]
 )

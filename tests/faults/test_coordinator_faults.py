@@ -12,6 +12,7 @@ import pytest
 from elastic_bodies import Setup
 from live_jobs import LiveJob, assert_nothing_lost, report
 
+from cases import quick_of
 from gangline.runtime.coordinator.journal import JOURNAL_NAME, AnyRecord, Published
 from gangline.spec.announcement import read_announcement
 from gangline.spec.event import Decision
@@ -42,7 +43,7 @@ def test_training_goes_on_while_the_coordinator_is_away(tmp_path: Path) -> None:
     assert_nothing_lost(outcome, setup, finishers=[0, 1])
 
 
-@pytest.mark.parametrize("at_step", [0, 40])
+@pytest.mark.parametrize("at_step", quick_of([0, 40], quick=[40]))
 def test_workers_come_back_when_the_coordinator_is_started_again(
     tmp_path: Path, at_step: int
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,20 @@ sys.path.append(str(Path(__file__).parent))
 from elastic_bodies import Setup
 from live_jobs import LiveJob, assert_nothing_lost, report
 
+from cases import quick_of
 from gangline.cli.main import run_command
 from gangline.eventlog import read_run
 from gangline.observe.ledger import read_ledger
 from gangline.spec.event import Decision, RunEnded, ViewAdopted
 
 
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("where", ["in prepare", "shaking hands", "when ready"])
+@pytest.mark.parametrize(
+    ("where", "victim"),
+    quick_of(
+        product(["in prepare", "shaking hands", "when ready"], [0, 1]),
+        quick=[("when ready", 0)],
+    ),
+)
 def test_the_others_begin_when_a_founder_is_killed(tmp_path: Path, where: str, victim: int) -> None:
     setup = Setup(dies={victim: where})
     with LiveJob(tmp_path, setup, workers=3) as job:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from elastic_bodies import Setup
 from elastic_jobs import DEADLINE_S, hang, judge, kill, regroups, run_with
 from live_jobs import LiveJob, assert_nothing_lost, report
 
+from cases import quick_of
 from gangline.spec.event import Decision
 from gangline.spec.faults import Fault
 
@@ -24,7 +26,9 @@ HANG_S = 2.8
 BACK = "worker 1 joined"
 
 
-@pytest.mark.parametrize("place", ["forward", "exchange", "between", "end"])
+@pytest.mark.parametrize(
+    "place", quick_of(["forward", "exchange", "between", "end"], quick=["exchange"])
+)
 def test_a_worker_comes_back_when_it_wakes(tmp_path: Path, place: str) -> None:
     setup = Setup(epochs=3, wait={10: BACK})
     faults = [hang(1, 3, place, HANG_S)]
@@ -64,7 +68,11 @@ def test_the_main_worker_is_the_main_worker_again_when_it_comes_back(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("then", "until"), [(kill(1, 3, "regroup"), "kill 1"), (kill(1, 5, "data"), BACK)]
+    ("then", "until"),
+    quick_of(
+        [(kill(1, 3, "regroup"), "kill 1"), (kill(1, 5, "data"), BACK)],
+        quick=[(kill(1, 5, "data"), BACK)],
+    ),
 )
 def test_the_others_go_on_when_a_worker_is_killed_on_coming_back(
     tmp_path: Path, then: Fault, until: str
@@ -144,8 +152,11 @@ AFTER_EPOCH = 5
 """The last step of the first epoch."""
 
 
-@pytest.mark.parametrize("step", [3, AFTER_EPOCH], ids=["in a step", "at the end of an epoch"])
-@pytest.mark.parametrize("call", [0, 1])
+@pytest.mark.parametrize(
+    ("call", "step"),
+    quick_of(product([0, 1], [3, AFTER_EPOCH]), quick=[(0, AFTER_EPOCH), (1, 3)]),
+    ids=[f"{call}-{place}" for call in (0, 1) for place in ("in a step", "at the end of an epoch")],
+)
 def test_a_worker_comes_back_in_the_middle_of_calls_that_were_made_without_it(
     tmp_path: Path, step: int, call: int
 ) -> None:

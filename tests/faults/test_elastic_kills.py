@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ sys.path.append(str(Path(__file__).parent))
 from elastic_bodies import Setup, several_units
 from elastic_jobs import judge, kill, regroups, run_with
 
+from cases import quick_of
 from gangline.runtime.layout import build_layout
 from gangline.spec.event import EpochDone, FaultFired, ViewAdopted
 
@@ -21,7 +23,10 @@ RECOVERY_S = 10.0
 """A recovery takes hundredths of a second; here up to a dozen processes share two cores."""
 
 
-@pytest.mark.parametrize("place", ["data", "forward", "backward", "exchange", "update", "between"])
+PLACES = ["data", "forward", "backward", "exchange", "update", "between"]
+
+
+@pytest.mark.parametrize("place", quick_of(PLACES, quick=["forward", "exchange"]))
 def test_the_others_go_on_when_a_worker_is_killed_in_a_step(tmp_path: Path, place: str) -> None:
     setup, faults = Setup(), [kill(1, 3, place)]
     outcome = run_with(tmp_path, setup, faults)
@@ -30,7 +35,7 @@ def test_the_others_go_on_when_a_worker_is_killed_in_a_step(tmp_path: Path, plac
     assert all(event.took_s < RECOVERY_S for event in regroups(outcome))
 
 
-@pytest.mark.parametrize("place", ["forward", "exchange", "between"])
+@pytest.mark.parametrize("place", quick_of(["forward", "exchange", "between"], quick=["forward"]))
 def test_the_others_go_on_when_rank_0_is_killed(tmp_path: Path, place: str) -> None:
     setup, faults = Setup(), [kill(0, 4, place)]
     judge(run_with(tmp_path, setup, faults), setup, faults)
@@ -50,7 +55,7 @@ def test_the_others_go_on_when_a_worker_is_killed_in_validation(tmp_path: Path) 
     assert len(means[0]) == setup.epochs
 
 
-@pytest.mark.parametrize("loop", ["metered", "gan"])
+@pytest.mark.parametrize("loop", quick_of(["metered", "gan"], quick=["gan"]))
 def test_no_sample_is_lost_when_a_worker_is_killed_in_a_mean_amid_a_step(
     tmp_path: Path, loop: str
 ) -> None:
@@ -100,7 +105,7 @@ def test_the_rest_goes_on_when_one_is_killed_while_the_group_is_made_anew(tmp_pa
     assert all(event.took_s < RECOVERY_S for event in regroups(outcome))
 
 
-@pytest.mark.parametrize("place", ["forward", "exchange"])
+@pytest.mark.parametrize("place", quick_of(["forward", "exchange"], quick=["exchange"]))
 def test_the_others_go_on_when_shares_are_being_cut_anew(tmp_path: Path, place: str) -> None:
     """The balanced allocation moves samples away from a slow worker, before and after the kill."""
     setup = Setup(allocation="balanced", samples=240, batch=12, slow_worker=2)
@@ -112,7 +117,7 @@ def test_the_others_go_on_when_shares_are_being_cut_anew(tmp_path: Path, place: 
     assert any(len(shares) == 2 and shares[1] < 6 for shares in adopted), "after it"
 
 
-@pytest.mark.parametrize("place", ["exchange", "data"])
+@pytest.mark.parametrize("place", quick_of(["exchange", "data"], quick=["exchange"]))
 def test_the_others_go_on_when_batches_were_loaded_ahead(tmp_path: Path, place: str) -> None:
     setup, faults = Setup(num_workers=2), [kill(1, 4, place)]
     outcome = run_with(tmp_path, setup, faults)
@@ -122,7 +127,7 @@ def test_the_others_go_on_when_batches_were_loaded_ahead(tmp_path: Path, place: 
     )
 
 
-@pytest.mark.parametrize("place", ["forward", "exchange"])
+@pytest.mark.parametrize("place", quick_of(["forward", "exchange"], quick=["exchange"]))
 def test_the_window_is_accumulated_anew_when_a_worker_is_killed_in_it(
     tmp_path: Path, place: str
 ) -> None:
@@ -130,7 +135,9 @@ def test_the_window_is_accumulated_anew_when_a_worker_is_killed_in_it(
     judge(run_with(tmp_path, setup, faults), setup, faults)
 
 
-@pytest.mark.parametrize("place", ["forward", "backward", "exchange", "update"])
+@pytest.mark.parametrize(
+    "place", quick_of(["forward", "backward", "exchange", "update"], quick=["update"])
+)
 def test_scalers_schedulers_and_buffers_know_nothing_of_a_kill(tmp_path: Path, place: str) -> None:
     setup, faults = Setup(loop="stateful"), [kill(0, 5, place)]
     judge(run_with(tmp_path, setup, faults), setup, faults)
@@ -144,7 +151,7 @@ def test_batch_statistics_stay_equal_when_a_worker_is_killed(tmp_path: Path) -> 
         assert result["state"]["0.1.num_batches_tracked"] == setup.steps, "failed attempts count"
 
 
-@pytest.mark.parametrize("place", ["update", "backward", "exchange"])
+@pytest.mark.parametrize("place", quick_of(["update", "backward", "exchange"], quick=["update"]))
 def test_a_gan_goes_on_when_a_worker_is_killed_between_its_exchanges(
     tmp_path: Path, place: str
 ) -> None:
@@ -152,8 +159,10 @@ def test_a_gan_goes_on_when_a_worker_is_killed_between_its_exchanges(
     judge(run_with(tmp_path, setup, faults), setup, faults)
 
 
-@pytest.mark.parametrize("transport", ["wire", "wire-tcp"])
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize(
+    ("victim", "transport"),
+    quick_of(product([0, 1], ["wire", "wire-tcp"]), quick=[(0, "wire-tcp"), (1, "wire")]),
+)
 def test_the_others_go_on_when_a_worker_is_killed_while_its_first_unit_travels(
     tmp_path: Path, transport: str, victim: int
 ) -> None:
@@ -170,11 +179,13 @@ def test_the_others_go_on_when_a_worker_of_a_tcp_ring_is_killed(tmp_path: Path) 
     judge(run_with(tmp_path, setup, faults, transport="wire-tcp"), setup, faults)
 
 
-PLACES = ["data", "forward", "backward", "exchange", "update", "between"]
-
-
-@pytest.mark.parametrize("loop", ["fetches_ahead", "fetches_between"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "loop"),
+    quick_of(
+        product(PLACES, ["fetches_ahead", "fetches_between"]),
+        quick=[("exchange", "fetches_ahead"), ("backward", "fetches_between")],
+    ),
+)
 def test_the_others_go_on_when_their_loops_have_fetched_ahead(
     tmp_path: Path, place: str, loop: str
 ) -> None:
@@ -182,8 +193,13 @@ def test_the_others_go_on_when_their_loops_have_fetched_ahead(
     judge(run_with(tmp_path, setup, faults), setup, faults)
 
 
-@pytest.mark.parametrize("place", ["forward", "exchange", "update"])
-@pytest.mark.parametrize("step", [5, 6, 11])
+@pytest.mark.parametrize(
+    ("step", "place"),
+    quick_of(
+        product([5, 6, 11], ["forward", "exchange", "update"]),
+        quick=[(5, "update"), (6, "exchange"), (11, "forward")],
+    ),
+)
 def test_nothing_is_lost_when_loops_that_fetch_ahead_are_at_the_end_of_an_epoch(
     tmp_path: Path, place: str, step: int
 ) -> None:
@@ -196,7 +212,7 @@ def test_a_window_that_was_fetched_ahead_is_accumulated_anew(tmp_path: Path) -> 
     judge(run_with(tmp_path, setup, faults), setup, faults)
 
 
-@pytest.mark.parametrize("place", ["forward", "call", "backward"])
+@pytest.mark.parametrize("place", quick_of(["forward", "call", "backward"], quick=["call"]))
 def test_a_batch_is_done_again_when_a_worker_is_lost_before_its_backward_pass(
     tmp_path: Path, place: str
 ) -> None:

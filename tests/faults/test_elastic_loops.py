@@ -13,11 +13,16 @@ sys.path.append(str(Path(__file__).parent))
 from elastic_bodies import Setup
 from elastic_jobs import judge, kill, run_with
 
+from cases import quick_of
 from gangline.spec.event import ViewAdopted
 
 
 @pytest.mark.parametrize(
-    ("place", "victim"), [("forward", 1), ("exchange", 0), ("call", 1), ("between", 0)]
+    ("place", "victim"),
+    quick_of(
+        [("forward", 1), ("exchange", 0), ("call", 1), ("between", 0)],
+        quick=[("exchange", 0), ("call", 1)],
+    ),
 )
 def test_a_hand_written_update_is_made_once_when_a_worker_is_killed(
     tmp_path: Path, place: str, victim: int
@@ -26,7 +31,7 @@ def test_a_hand_written_update_is_made_once_when_a_worker_is_killed(
     judge(run_with(tmp_path, setup, faults), setup, faults)
 
 
-@pytest.mark.parametrize("place", ["exchange", "update", "call"])
+@pytest.mark.parametrize("place", quick_of(["exchange", "update", "call"], quick=["exchange"]))
 def test_carried_states_are_those_of_one_process_when_a_worker_is_killed(
     tmp_path: Path, place: str
 ) -> None:
@@ -42,7 +47,7 @@ def test_carried_states_follow_their_samples_when_shares_change(tmp_path: Path) 
     assert len(shares) > 1, "nothing has moved"
 
 
-@pytest.mark.parametrize("place", ["exchange", "between"])
+@pytest.mark.parametrize("place", quick_of(["exchange", "between"], quick=["exchange"]))
 def test_batches_of_any_size_are_trained_once_when_a_worker_is_killed(
     tmp_path: Path, place: str
 ) -> None:
@@ -50,7 +55,7 @@ def test_batches_of_any_size_are_trained_once_when_a_worker_is_killed(
     judge(run_with(tmp_path, setup, faults), setup, faults)
 
 
-@pytest.mark.parametrize("place", ["call", "exchange"])
+@pytest.mark.parametrize("place", quick_of(["call", "exchange"], quick=["call"]))
 def test_a_mean_before_the_backward_pass_is_that_of_the_batch_when_a_worker_is_killed(
     tmp_path: Path, place: str
 ) -> None:

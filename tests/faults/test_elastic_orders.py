@@ -18,6 +18,7 @@ from live_jobs import LiveJob, report
 from test_switching import asked, assert_sound, switch
 from test_teams import PAIRS
 
+from cases import quick_of
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:
@@ -28,12 +29,15 @@ SWITCHED = Setup(samples=200, batch=12, epochs=3, allocation="balanced")
 
 @pytest.mark.parametrize(
     ("order", "fault"),
-    [
-        ("shuffled", kill(1, 2, "exchange")),
-        ("generator", kill(0, 2, "exchange")),
-        ("generator", kill(0, 0, "call")),
-        ("generator", kill(0, 6, "end")),
-    ],
+    quick_of(
+        [
+            ("shuffled", kill(1, 2, "exchange")),
+            ("generator", kill(0, 2, "exchange")),
+            ("generator", kill(0, 0, "call")),
+            ("generator", kill(0, 6, "end")),
+        ],
+        quick=[("generator", kill(0, 0, "call"))],
+    ),
 )
 def test_the_order_stays_when_a_worker_is_lost(tmp_path: Path, order: str, fault: Fault) -> None:
     """The first call of a job is the one by which the order is agreed on."""
@@ -48,7 +52,7 @@ def test_a_worker_that_hangs_while_the_order_is_agreed_on_comes_back(tmp_path: P
     assert 17 in outcome.steps_of(1), "it takes part in the last step"
 
 
-@pytest.mark.parametrize("order", ["shuffled", "generator"])
+@pytest.mark.parametrize("order", quick_of(["shuffled", "generator"], quick=["shuffled"]))
 def test_each_sample_is_used_once_however_a_job_is_switched(tmp_path: Path, order: str) -> None:
     modes = ("percentage(0.5)", "full")
     waits = {}

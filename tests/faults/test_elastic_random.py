@@ -15,6 +15,8 @@ sys.path.append(str(Path(__file__).parent))
 from elastic_bodies import Setup
 from elastic_jobs import hang, judge, kill, run_with
 
+from cases import quick_of
+
 if TYPE_CHECKING:
     from gangline.spec.faults import Fault
 
@@ -53,7 +55,7 @@ def survive(folder: Path, seed: int) -> None:
     judge(run_with(folder, setup, faults, workers=workers), setup, faults)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", quick_of(range(12), quick=range(4)))
 def test_nothing_is_lost_whatever_the_plan(tmp_path: Path, seed: int) -> None:
     survive(tmp_path, seed)
 

@@ -15,6 +15,7 @@ sys.path.append(str(Path(__file__).parent))
 from elastic_bodies import Setup
 from elastic_jobs import hang, judge, kill, regroups, run_with
 
+from cases import quick_of
 from gangline.spec.event import ViewAdopted
 from tree_members import ring, server
 
@@ -26,27 +27,24 @@ HANG_S = 2.8
 """Longer than the coordinator's patience."""
 
 
+TOP_SERVER = (
+    server(ring(0, 1), server(2, 3)),
+    *(0, "exchange", "server at 1(ring(1*), server(2*, 3))"),
+)
+
+
 @pytest.mark.parametrize(
     ("tree", "victim", "place", "after"),
-    [
-        pytest.param(RINGS, 1, "exchange", "ring(ring(0*), ring(2*, 3))", id="a member"),
-        pytest.param(RINGS, 2, "exchange", "ring(ring(0*, 1), ring(3*))", id="a leader"),
-        pytest.param(
-            RINGS,
-            2,
-            "backward",
-            "ring(ring(0*, 1), ring(3*))",
-            id="a leader that computes",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            server(ring(0, 1), server(2, 3)),
-            0,
-            "exchange",
-            "server at 1(ring(1*), server(2*, 3))",
-            id="the top server",
-        ),
-    ],
+    quick_of(
+        [
+            (RINGS, 1, "exchange", "ring(ring(0*), ring(2*, 3))"),
+            (RINGS, 2, "exchange", "ring(ring(0*, 1), ring(3*))"),
+            (RINGS, 2, "backward", "ring(ring(0*, 1), ring(3*))"),
+            TOP_SERVER,
+        ],
+        quick=[TOP_SERVER],
+    ),
+    ids=["a member", "a leader", "a leader that computes", "the top server"],
 )
 def test_the_others_go_on_in_what_is_left_of_the_tree(
     tmp_path: Path, tree: Structure, victim: int, place: str, after: str
@@ -74,7 +72,7 @@ def test_several_units_are_exchanged_by_tcp_when_a_leader_is_killed(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("victim", "without"), [(2, "ring(3*)"), pytest.param(3, "ring(2*)", marks=pytest.mark.slow)]
+    ("victim", "without"), quick_of([(2, "ring(3*)"), (3, "ring(2*)")], quick=[(2, "ring(3*)")])
 )
 def test_a_worker_that_hung_gets_its_old_place_back(
     tmp_path: Path, victim: int, without: str
@@ -89,7 +87,7 @@ def test_a_worker_that_hung_gets_its_old_place_back(
 
 
 @pytest.mark.parametrize(
-    "where", [pytest.param("in prepare", marks=pytest.mark.slow), "shaking hands"]
+    "where", quick_of(["in prepare", "shaking hands"], quick=["shaking hands"])
 )
 def test_the_others_begin_when_a_leader_is_killed_before_the_first_view(
     tmp_path: Path, where: str

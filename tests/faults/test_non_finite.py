@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parent))
 from elastic_bodies import Setup
 from elastic_jobs import Outcome, faultless, key_of, run_with
 
+from cases import quick_of
 from gangline.cli.main import run_command
 from gangline.eventlog import read_run
 from gangline.spec.event import GradientNotFinite, GradientTooLarge, RunEnded
@@ -52,13 +53,10 @@ def test_a_worker_whose_gradient_is_not_finite_is_named_when_nobody_is_put_out(
 
 @pytest.mark.parametrize(
     ("loop", "liar", "first"),
-    [
-        ("plain", 1, 0),
-        pytest.param("plain", 0, 4, marks=pytest.mark.slow),
-        pytest.param("gan", 2, 3, marks=pytest.mark.slow),
-        pytest.param("wide", 1, 3, marks=pytest.mark.slow),
-        ("stateful", 0, 3),
-    ],
+    quick_of(
+        [("plain", 1, 0), ("plain", 0, 4), ("gan", 2, 3), ("wide", 1, 3), ("stateful", 0, 3)],
+        quick=[("plain", 1, 0)],
+    ),
 )
 def test_the_others_go_on_without_a_worker_whose_gradient_is_far_too_large(
     tmp_path: Path, loop: str, liar: int, first: int

@@ -15,6 +15,7 @@ from elastic_jobs import assert_replays
 from live_jobs import LiveJob, report
 from test_teams import PAIRS
 
+from cases import quick_of
 from gangline.cli.main import run_command
 from gangline.spec.event import Regrouped
 from gangline.spec.sync import IN_STEP, parse_sync
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 AGAIN = "the coordinator was started again"
 SETUP = Setup(samples=200, batch=12, epochs=4, allocation="balanced")
+SWITCHES = [("full", "percentage(0.5)"), ("none", "full")]
 
 
 def asked(mode: str) -> str:
@@ -53,7 +55,7 @@ def teams_of(outcome: Outcome) -> list[tuple[int, ...]]:
     return [found[team] for team in sorted(found)]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2], ids=["plain", "fetched ahead"])
+@pytest.mark.parametrize("num_workers", quick_of([0, 2], quick=[2]), ids=["plain", "fetched ahead"])
 def test_in_step_then_apart_then_in_step_again(tmp_path: Path, num_workers: int) -> None:
     modes = ("percentage(0.5)", "full", "local(3)")
     waits = {}
@@ -82,8 +84,12 @@ def test_apart_then_in_step(tmp_path: Path) -> None:
     assert teams_of(outcome)[-1] == (0, 1, 2)
 
 
-@pytest.mark.parametrize("victim", [0, 3])
-@pytest.mark.parametrize(("before", "after"), [("full", "percentage(0.5)"), ("none", "full")])
+@pytest.mark.parametrize(
+    ("before", "after", "victim"),
+    quick_of(
+        [(*modes, victim) for modes in SWITCHES for victim in (0, 3)], quick=[("none", "full", 0)]
+    ),
+)
 def test_a_worker_dies_while_the_job_is_switched(
     tmp_path: Path, victim: int, before: str, after: str
 ) -> None:
@@ -101,7 +107,9 @@ def test_a_worker_dies_while_the_job_is_switched(
     assert_sound(outcome, setup, finishers=finishers)
 
 
-@pytest.mark.parametrize(("before", "after"), [("full", "percentage(0.5)"), ("none", "full")])
+@pytest.mark.parametrize(
+    ("before", "after"), quick_of(SWITCHES, quick=[("full", "percentage(0.5)")])
+)
 def test_the_coordinator_is_killed_while_the_job_is_switched(
     tmp_path: Path, before: str, after: str
 ) -> None:
@@ -136,12 +144,15 @@ def test_a_newcomer_enters_a_job_that_was_switched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "order"),
-    [
-        ("none", "stopped first"),
-        ("none", "switched first"),
-        ("flexible", "stopped first"),
-        ("local(4)", "stopped first"),
-    ],
+    quick_of(
+        [
+            ("none", "stopped first"),
+            ("none", "switched first"),
+            ("flexible", "stopped first"),
+            ("local(4)", "stopped first"),
+        ],
+        quick=[("local(4)", "stopped first")],
+    ),
 )
 def test_a_worker_hangs_while_the_job_is_switched(tmp_path: Path, mode: str, order: str) -> None:
     """It is put out and comes back, to a job whose workers have parted meanwhile."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,15 @@ sys.path.append(str(Path(__file__).parent))
 from elastic_bodies import Setup
 from elastic_jobs import judge, kill, regroups, run_with
 
+from cases import quick_of
+
 SYNCED = "synchronised"
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("place", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("place", "victim"),
+    quick_of(product(["forward", "backward"], [0, 1]), quick=[("forward", 1), ("backward", 0)]),
+)
 def test_the_others_go_on_when_a_worker_is_killed_between_two_layers(
     tmp_path: Path, place: str, victim: int
 ) -> None:
@@ -28,7 +33,9 @@ def test_the_others_go_on_when_a_worker_is_killed_between_two_layers(
     assert {event.worker for event in regroups(outcome)} == {0, 1, 2} - {victim}
 
 
-@pytest.mark.parametrize("place", ["forward", "exchange", "update", "between"])
+@pytest.mark.parametrize(
+    "place", quick_of(["forward", "exchange", "update", "between"], quick=["forward"])
+)
 def test_the_others_go_on_when_a_worker_is_killed_in_a_step(tmp_path: Path, place: str) -> None:
     setup, faults = Setup(loop=SYNCED), [kill(1, 4, place)]
     judge(run_with(tmp_path, setup, faults), setup, faults)
@@ -39,7 +46,7 @@ def test_the_others_go_on_when_a_worker_is_killed_in_a_mean_amid_the_step(tmp_pa
     judge(run_with(tmp_path, setup, faults), setup, faults)
 
 
-@pytest.mark.parametrize("place", ["forward", "backward"])
+@pytest.mark.parametrize("place", quick_of(["forward", "backward"], quick=["forward"]))
 def test_the_window_is_accumulated_anew_when_a_worker_is_killed_in_it(
     tmp_path: Path, place: str
 ) -> None:
@@ -51,7 +58,7 @@ def test_the_window_is_accumulated_anew_when_a_worker_is_killed_in_it(
     judge(run_with(tmp_path, setup, [], workers=4), setup, [])
 
 
-@pytest.mark.parametrize("place", ["forward", "backward"])
+@pytest.mark.parametrize("place", quick_of(["forward", "backward"], quick=["backward"]))
 def test_one_goes_on_alone_when_its_only_peer_is_killed(tmp_path: Path, place: str) -> None:
     setup = Setup(loop=SYNCED, trap=(0, 5, place))
     judge(run_with(tmp_path, setup, [], workers=2), setup, [])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ sys.path.append(str(Path(__file__).parent))
 from elastic_bodies import Setup
 from elastic_jobs import assert_replays, hang, kill, run_with
 
+from cases import quick_of
 from gangline.spec.event import Decision, LeaseReturned, Regrouped, RoundEnded
 from gangline.spec.structure import RING, Structure
 from gangline.spec.sync import parse_sync
@@ -49,7 +51,10 @@ def rounds(outcome: Outcome, *, is_whole: bool) -> list[RoundEnded]:
     return [one for one in outcome.of_kind(RoundEnded) if one.is_whole == is_whole]
 
 
-@pytest.mark.parametrize("mode", ["none", "percentage(0.5)", "local(3)", "flexible"])
+@pytest.mark.parametrize(
+    "mode",
+    quick_of(["none", "percentage(0.5)", "local(3)", "flexible"], quick=["none", "flexible"]),
+)
 def test_every_sample_is_used_once_and_all_end_alike(tmp_path: Path, mode: str) -> None:
     outcome = run_with(tmp_path, SETUP, [], sync=parse_sync(mode))
     assert_sound(outcome, SETUP)
@@ -74,8 +79,13 @@ def test_groups_of_a_structure_are_teams_that_step_together(tmp_path: Path) -> N
     }
 
 
-@pytest.mark.parametrize("what", ["other teams", "samples"])
-@pytest.mark.parametrize("worker", [0, 1], ids=["leader", "other"])
+@pytest.mark.parametrize(
+    ("worker", "what"),
+    quick_of(
+        product([0, 1], ["other teams", "samples"]), quick=[(0, "samples"), (1, "other teams")]
+    ),
+    ids=["leader-other teams", "leader-samples", "other-other teams", "other-samples"],
+)
 def test_a_team_goes_on_where_a_wait_for_the_others_was_broken_off(
     tmp_path: Path, worker: int, what: str
 ) -> None:
@@ -86,7 +96,9 @@ def test_a_team_goes_on_where_a_wait_for_the_others_was_broken_off(
     assert any("nobody is missing" in one.reason for one in outcome.of_kind(Regrouped))
 
 
-@pytest.mark.parametrize("mode", ["none", "percentage(0.5)", "local(3)"])
+@pytest.mark.parametrize(
+    "mode", quick_of(["none", "percentage(0.5)", "local(3)"], quick=["local(3)"])
+)
 def test_samples_of_a_lost_team_are_used_by_others(tmp_path: Path, mode: str) -> None:
     fault = kill(1, 5, "exchange")
     outcome = run_with(tmp_path, SETUP, [fault], sync=parse_sync(mode))
@@ -95,8 +107,9 @@ def test_samples_of_a_lost_team_are_used_by_others(tmp_path: Path, mode: str) ->
     assert any("team 1 is lost" in one.reason for one in outcome.of_kind(Decision))
 
 
-@pytest.mark.parametrize("worker", [0, 1])
-@pytest.mark.parametrize("where", ["exchange", "between"])
+@pytest.mark.parametrize(
+    ("where", "worker"), quick_of(product(["exchange", "between"], [0, 1]), quick=[("exchange", 0)])
+)
 def test_a_team_goes_on_without_a_member(tmp_path: Path, worker: int, where: str) -> None:
     outcome = run_with(
         tmp_path,

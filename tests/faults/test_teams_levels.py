@@ -15,6 +15,7 @@ from elastic_bodies import Setup
 from elastic_jobs import kill, run_with
 from test_teams import assert_sound
 
+from cases import quick_of
 from gangline.spec.event import RoundEnded
 from gangline.spec.structure import RING, Structure
 from gangline.spec.sync import parse_sync
@@ -39,9 +40,10 @@ SITES = Structure(
     ),
 )
 MODE = "percentage(0.5)/percentage(0.1)"
+SITE_DIES = [kill(worker, 8, "exchange") for worker in (4, 5, 6, 7)]
 
 
-@pytest.mark.parametrize("mode", [MODE, "flexible/none", "none/flexible"])
+@pytest.mark.parametrize("mode", quick_of([MODE, "flexible/none", "none/flexible"], quick=[MODE]))
 def test_sites_are_merged_inside_and_across(tmp_path: Path, mode: str) -> None:
     outcome = run_with(tmp_path, SETUP, [], workers=8, structure=SITES, sync=parse_sync(mode))
     assert_sound(outcome, SETUP)
@@ -54,11 +56,14 @@ def test_sites_are_merged_inside_and_across(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.parametrize(
     "faults",
-    [
-        [kill(2, 9, "exchange"), kill(3, 9, "exchange")],
-        [kill(0, 9, "between"), kill(1, 9, "between")],
-        [kill(worker, 8, "exchange") for worker in (4, 5, 6, 7)],
-    ],
+    quick_of(
+        [
+            [kill(2, 9, "exchange"), kill(3, 9, "exchange")],
+            [kill(0, 9, "between"), kill(1, 9, "between")],
+            SITE_DIES,
+        ],
+        quick=[SITE_DIES],
+    ),
     ids=["a team", "the first team", "a site"],
 )
 def test_every_sample_is_used_once_though_teams_die(tmp_path: Path, faults: list[Fault]) -> None:

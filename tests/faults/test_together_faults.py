@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import signal
 import sys
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -16,20 +17,13 @@ sys.path.append(str(Path(__file__).parent))
 from elastic_bodies import Setup
 from elastic_jobs import hang, judge, kill, run_with
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from cases import quick_of
 
 HANG_S = 2.8
 """Longer than the coordinator's patience."""
 CALLS = ["sum", "gather", "any", "barrier", "main_first", "save"]
 KILLED = {("sum", 1), ("gather", 0), ("main_first", 0), ("save", 1)}
 EPOCHS = 3
-
-
-def quick_of(quick: set[Any], *cases: tuple[Any, ...]) -> Iterator[Any]:
-    """All cases, of which only these few are quick enough to be run each time."""
-    for case in cases:
-        yield pytest.param(*case, marks=() if case in quick else pytest.mark.slow)
 
 
 def expected(call: str, members: tuple[int, ...]) -> Any:
@@ -56,10 +50,7 @@ def assert_called(found: list[Any], call: str, *, members: list[tuple[int, ...]]
             assert value == wanted
 
 
-@pytest.mark.parametrize(
-    ("call", "victim"),
-    [*quick_of(KILLED, *((call, victim) for call in CALLS for victim in (0, 1)))],
-)
+@pytest.mark.parametrize(("call", "victim"), quick_of(product(CALLS, [0, 1]), quick=KILLED))
 def test_the_others_go_on_when_a_worker_is_killed_in(
     call: str, victim: int, tmp_path: Path
 ) -> None:
@@ -73,7 +64,7 @@ def test_the_others_go_on_when_a_worker_is_killed_in(
         assert_called(outcome.results[worker]["means"], call, members=[left] * EPOCHS)
 
 
-@pytest.mark.parametrize("call", [*quick_of({("gather",)}, *((call,) for call in CALLS))])
+@pytest.mark.parametrize("call", quick_of(CALLS, quick=["gather"]))
 def test_the_others_go_on_when_a_worker_stops_in(call: str, tmp_path: Path) -> None:
     setup = Setup(
         loop="calling",

@@ -9,6 +9,7 @@ import pytest
 import torch
 from bodies_compression import learn
 
+from cases import quick_of
 from gangline.spec.compression import Compression
 from gangline.spec.structure import Structure
 from tree_members import ring
@@ -16,12 +17,15 @@ from tree_members import ring
 if TYPE_CHECKING:
     from gangline.testing import WorkerPool
 
-TREE = ring(ring(0, 1), ring(2))
+TREE, FLAT = ring(ring(0, 1), ring(2)), Structure.flat([0, 1, 2])
 
 
 @pytest.mark.parametrize(
     ("structure", "name"),
-    [(TREE, "8-bit"), (TREE, "top-k(0.1)"), (Structure.flat([0, 1, 2]), "powersgd(2)")],
+    quick_of(
+        [(TREE, "8-bit"), (TREE, "top-k(0.1)"), (FLAT, "powersgd(2)")],
+        quick=[(TREE, "top-k(0.1)"), (FLAT, "powersgd(2)")],
+    ),
 )
 def test_a_compressed_job_learns_and_its_members_stay_equal(
     structure: Structure, name: str, worker_pool: WorkerPool

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 import hypothesis.strategies as st
@@ -11,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from loops import LOOPS, Problem, Setting, run_loop
 
+from cases import quick_of
 from gangline.eventlog import read_run
 from gangline.spec.event import ViewAdopted
 from tree_members import ring, server, structures
@@ -24,12 +26,15 @@ TOLERANCE = 1e-9
 
 NO_WINDOWS = {"gan", "gan_one_ahead", "own_window"}
 """Loops that do not use our accumulation windows."""
+WINDOWED = sorted(set(LOOPS) - NO_WINDOWS)
 
 TREES = (
     ring(ring(0, 1), ring(3, 2)),
     server(2, 0, 1, leader=1),
     server(ring(3, 1, leader=1), server(0, 2), leader=0),
 )
+
+EXCHANGES = [("mlp", "wire"), ("mlp", "wire-tcp"), ("gan", "wire"), ("mlp", "gloo")]
 
 
 def check(
@@ -56,7 +61,12 @@ def check(
 
 
 @pytest.mark.parametrize("name", LOOPS)
-@pytest.mark.parametrize("shares", [(1.0,), (5.0, 3.0), (4.0, 1.0, 3.0)], ids=str)
+@pytest.mark.parametrize(
+    "shares",
+    # Two workers accumulate below, in nearly every kind of loop.
+    [(1.0,), pytest.param((5.0, 3.0), marks=pytest.mark.slow), (4.0, 1.0, 3.0)],
+    ids=str,
+)
 def test_every_kind_of_loop_is_exact_when_shares_are_unequal(
     name: str, shares: tuple[float, ...], worker_pool: WorkerPool
 ) -> None:
@@ -64,7 +74,9 @@ def test_every_kind_of_loop_is_exact_when_shares_are_unequal(
     check(worker_pool, name, problem, Setting(shares))
 
 
-@pytest.mark.parametrize("name", sorted(set(LOOPS) - NO_WINDOWS))
+@pytest.mark.parametrize(
+    "name", quick_of(WINDOWED, quick=[name for name in WINDOWED if name != "compiled"])
+)
 def test_every_kind_of_loop_is_exact_when_it_accumulates(
     name: str, worker_pool: WorkerPool
 ) -> None:
@@ -73,15 +85,17 @@ def test_every_kind_of_loop_is_exact_when_it_accumulates(
 
 
 @pytest.mark.parametrize(
-    ("name", "transport"),
-    [
-        ("mlp", "wire"),
-        ("mlp", "wire-tcp"),
-        pytest.param("gan", "wire", marks=pytest.mark.slow),
-        pytest.param("mlp", "gloo", marks=pytest.mark.slow),
-    ],
+    ("tree", "name", "transport"),
+    quick_of(
+        [(tree, *one) for tree, one in product(TREES, EXCHANGES)],
+        quick=[
+            (TREES[0], "mlp", "wire"),
+            (TREES[1], "mlp", "wire-tcp"),
+            (TREES[2], "mlp", "wire-tcp"),
+        ],
+    ),
+    ids=str,
 )
-@pytest.mark.parametrize("tree", TREES, ids=str)
 def test_training_is_exact_when_the_workers_exchange_by_a_tree(
     name: str, tree: Structure, transport: str, worker_pool: WorkerPool
 ) -> None:
@@ -91,15 +105,8 @@ def test_training_is_exact_when_the_workers_exchange_by_a_tree(
     assert {event.structure for event in adopted} == {str(tree)}
 
 
-@given(data=st.data())
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-def test_training_is_exact_for_any_shares_trees_and_ragged_ends(
-    worker_pool: WorkerPool, data: st.DataObject
-) -> None:
+def draw_and_check(pool: WorkerPool, data: st.DataObject) -> None:
+    """Any loop with any shares, in any tree; the last global batch may be a small one."""
     workers = data.draw(st.integers(1, 4), label="workers")
     batch = data.draw(st.integers(workers, 12), label="batch")
     problem = Problem(
@@ -115,4 +122,27 @@ def test_training_is_exact_for_any_shares_trees_and_ragged_ends(
     )
     name = data.draw(st.sampled_from(["mlp", "clipping_and_schedule", "two_losses"]))
     trees = st.none() | structures(min_workers=workers, max_workers=workers)
-    check(worker_pool, name, problem, setting, structure=data.draw(trees, label="structure"))
+    check(pool, name, problem, setting, structure=data.draw(trees, label="structure"))
+
+
+DRAWN = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.function_scoped_fixture],
+}
+
+
+@given(data=st.data())
+@settings(max_examples=10, **DRAWN)
+def test_training_is_exact_for_any_shares_trees_and_ragged_ends(
+    worker_pool: WorkerPool, data: st.DataObject
+) -> None:
+    draw_and_check(worker_pool, data)
+
+
+@pytest.mark.slow
+@given(data=st.data())
+@settings(max_examples=50, **DRAWN)
+def test_training_is_exact_for_many_more_shares_trees_and_ragged_ends(
+    worker_pool: WorkerPool, data: st.DataObject
+) -> None:
+    draw_and_check(worker_pool, data)

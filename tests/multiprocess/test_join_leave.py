@@ -16,6 +16,7 @@ sys.path.append(str(Path(__file__).parents[1] / "faults"))
 from elastic_bodies import Setup
 from live_jobs import LiveJob, assert_nothing_lost, report, until
 
+from cases import quick_of
 from gangline.cli import cmd_join
 from gangline.cli.contact import Contact
 from gangline.cli.main import run_command
@@ -45,7 +46,7 @@ def test_a_worker_joins_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_two_workers_join(tmp_path: Path) -> None:
-    setup = Setup(epochs=60, wait={40: "worker 2 joined", 300: "worker 3 joined"})
+    setup = Setup(epochs=14, wait={40: "worker 2 joined", 60: "worker 3 joined"})
     with LiveJob(tmp_path, setup) as job:
         job.await_step(10)
         job.join()
@@ -101,7 +102,10 @@ def test_a_joiner_that_comes_after_the_end_is_told_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "leaver", "num_workers"),
-    [(signal.SIGTERM, 0, 0), (signal.SIGINT, 2, 0), (signal.SIGTERM, 1, 1)],
+    quick_of(
+        [(signal.SIGTERM, 0, 0), (signal.SIGINT, 2, 0), (signal.SIGTERM, 1, 1)],
+        quick=[(signal.SIGINT, 2, 0), (signal.SIGTERM, 1, 1)],
+    ),
 )
 def test_a_worker_leaves_politely_on_a_signal(
     tmp_path: Path, number: int, leaver: int, num_workers: int

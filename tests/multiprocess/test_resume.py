@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from cases import quick_of
 from gangline.eventlog import read_run
 from gangline.spec.event import Decision, StepDone
 from gangline.testing import WorkerError
@@ -48,8 +49,13 @@ def whole() -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize(("first", "second"), [(2, 2), (2, 3), (3, 1), (1, 2)])
-@pytest.mark.parametrize("stop_after", [3, 4])  # in mid-epoch, and at its end
+@pytest.mark.parametrize(
+    ("stop_after", "first", "second"),  # in mid-epoch, and at its end
+    quick_of(
+        [(stop, *sizes) for stop in (3, 4) for sizes in ((2, 2), (2, 3), (3, 1), (1, 2))],
+        quick=[(3, 1, 2), (3, 2, 3), (4, 3, 1)],
+    ),
+)
 def test_a_resumed_run_equals_an_uninterrupted_one(
     first: int,
     second: int,
@@ -67,7 +73,10 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     assert used == Counter((epoch, index) for epoch in range(3) for index in range(32))
 
 
-@pytest.mark.parametrize(("first", "second", "stop_after"), [(2, 3, 3), (2, 2, 1), (1, 2, 2)])
+@pytest.mark.parametrize(
+    ("first", "second", "stop_after"),
+    quick_of([(2, 3, 3), (2, 2, 1), (1, 2, 2)], quick=[(2, 3, 3)]),
+)
 def test_gradients_that_the_loop_carried_over_are_kept(
     first: int, second: int, stop_after: int, worker_pool: WorkerPool, tmp_path: Path
 ) -> None:

@@ -18,10 +18,11 @@ sys.path.append(str(Path(__file__).parent))
 from script_jobs import FOLDER, LAUNCHER_VARIABLES, differences, plain
 from test_scripts import KILLS
 
+from cases import quick_of
 from gangline.eventlog import read_run
 from gangline.spec.event import FaultFired, StepDone
 
-QUICK = {"gangline run": "schedules", "torchrun": "mnist"}
+QUICK_RUN, QUICK_TORCHRUN = "schedules", "mnist"
 """What `make test` runs; the others are slow because each of their processes imports torch anew."""
 DEADLINE_S = 100.0
 PLAN = """\
@@ -59,13 +60,6 @@ def run_command(arguments: list[str], folder: Path) -> dict[str, Any]:
     return found
 
 
-def choose(command: str) -> list[Any]:
-    return [
-        script if script == QUICK.get(command) else pytest.param(script, marks=pytest.mark.slow)
-        for script in KILLS
-    ]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("script", KILLS)
@@ -75,7 +69,7 @@ def test_python_trains_the_plain_model(script: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("script", choose("gangline run"))
+@pytest.mark.parametrize("script", quick_of(KILLS, quick=[QUICK_RUN]))
 def test_gangline_run_trains_the_plain_model_and_survives_a_kill(
     script: str, tmp_path: Path
 ) -> None:
@@ -96,7 +90,7 @@ def test_gangline_run_trains_the_plain_model_and_survives_a_kill(
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("script", choose("torchrun"))
+@pytest.mark.parametrize("script", quick_of(KILLS, quick=[QUICK_TORCHRUN]))
 def test_torchrun_trains_the_plain_model(script: str, tmp_path: Path) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     scripts = [str(FOLDER / "reshared.py"), str(FOLDER / f"{script}.py")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ sys.path.append(str(Path(__file__).parent))
 import script_jobs
 from script_jobs import differences, plain
 
+from cases import quick_of
 from gangline.spec.faults import Fault
 
 KILLS = {
@@ -33,36 +33,32 @@ KILLS = {
     "word_language_model": Fault(worker=0, kind="kill", step=13, where="exchange"),
 }
 """Every script, and who is killed where in the middle of it."""
-QUICK_TORCHRUN = {"gcn", "mnist", "prefetcher"}
+QUICK_TORCHRUN = {"gcn", "prefetcher"}
 QUICK_KILLS = {"dcgan", "lightning_style", "nanogpt", "prefetcher", "reinforce", "schedules"}
 """What `make test` runs: the others lose and find each other in the same ways."""
+QUICK_TOGETHER = KILLS.keys() - QUICK_KILLS
+"""So each script is trained by three workers, and some of them lose one of these."""
+QUICK_ALONE = {*QUICK_KILLS, "early_stopping", "hf_trainer", "mnist"}
 
 
-def some(quick: set[str]) -> list[Any]:
-    return [
-        script if script in quick else pytest.param(script, marks=pytest.mark.slow)
-        for script in KILLS
-    ]
-
-
-@pytest.mark.parametrize("script", KILLS)
+@pytest.mark.parametrize("script", quick_of(KILLS, quick=QUICK_ALONE))
 def test_a_job_of_one_is_the_plain_script(script: str, tmp_path: Path) -> None:
     assert not differences(script_jobs.alone(script, tmp_path), plain(script))
 
 
-@pytest.mark.parametrize("script", KILLS)
+@pytest.mark.parametrize("script", quick_of(KILLS, quick=QUICK_TOGETHER))
 def test_three_workers_with_changing_shares_are_the_plain_script(
     script: str, tmp_path: Path
 ) -> None:
     assert not differences(script_jobs.together(script, tmp_path), plain(script))
 
 
-@pytest.mark.parametrize("script", some(QUICK_TORCHRUN))
+@pytest.mark.parametrize("script", quick_of(KILLS, quick=QUICK_TORCHRUN))
 def test_two_workers_of_torchrun_are_the_plain_script(script: str, tmp_path: Path) -> None:
     assert not differences(script_jobs.under_torchrun(script, tmp_path), plain(script))
 
 
-@pytest.mark.parametrize("script", some(QUICK_KILLS))
+@pytest.mark.parametrize("script", quick_of(KILLS, quick=QUICK_KILLS))
 def test_a_worker_that_is_killed_changes_nothing(script: str, tmp_path: Path) -> None:
     found = script_jobs.together(script, tmp_path, faults=[KILLS[script]])
     expected = dict(plain(script))
