@@ -12,7 +12,6 @@ job that was one becomes a team first, with nobody to meet. One that is to be on
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -71,7 +70,7 @@ class Federation:
         run: str,
         expected_workers: int,
         events: EventSink,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
         reserved: int = 0,
         journal: Journal | None = None,
         planning: Planning | None = None,

@@ -7,7 +7,6 @@ become messages. The hub (`hub`), which is one, hears what workers say.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.control import (
@@ -70,7 +69,7 @@ class Mind:
         run: str,
         expected_workers: int,
         events: EventSink,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
         reserved: int = 0,
         journal: Journal | None = None,
         whole: Whole | None = None,
