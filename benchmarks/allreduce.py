@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 try:
-    from gangline.runtime.certificates import make_tls_files
+    from gangline.files.certificates import make_tls_files
 except ImportError:
     make_tls_files = None
 from harness import Comparison, compare, save

@@ -26,7 +26,7 @@ from gangline.engines.coordination import coordinator_process
 from gangline.engines.job import Job
 from gangline.engines.local import child_command
 from gangline.spec.enclosure import OPEN
-from gangline.spec.structure import Structure
+from gangline.spec.exchange.structure import Structure
 from paced_teams import START_TIMEOUT_S, TIMEOUT_S
 from paced_worker import Part, Task
 from teams import Team

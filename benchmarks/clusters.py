@@ -29,17 +29,17 @@ import numpy as np
 from cluster_jobs import ClusterJob, ClusterTeam, Emulation, Entry
 from cluster_table import CLUSTERS
 from gangline import zoo
-from gangline.planning.balanced import balanced, slowest_s
-from gangline.planning.cost import predict_step
+from gangline.planning.allocation.balanced import balanced, slowest_s
+from gangline.planning.cost.model import predict_step
+from gangline.planning.cost.network import resolve
+from gangline.planning.cost.treecost import exchange_s
 from gangline.planning.known import known_profile
-from gangline.planning.network import resolve
 from gangline.planning.planner import PlanOptions, make_plan
-from gangline.planning.treecost import exchange_s
 from gangline.profiling.clusterprobe import measure_local_link
 from gangline.profiling.computing import reduce_s_per_byte
+from gangline.spec.exchange.structure import Structure
 from gangline.spec.plan import Plan
 from gangline.spec.profile import ClusterProfile, Link
-from gangline.spec.structure import Structure
 from gangline.spec.workload import Workload
 from harness import Comparison, compare
 from paced_teams import fit_line, solo_sizes, table, write_results

@@ -32,8 +32,8 @@ from gangline.collectives.compression import Compressor
 from gangline.collectives.compression.codecs import codec_of
 from gangline.collectives.wire import WireAddress, WireOptions
 from gangline.planning.compression import exchange_s
-from gangline.planning.cost import LinkCost
-from gangline.spec.compression import POWERSGD, Compression, shown_kinds
+from gangline.planning.cost.model import LinkCost
+from gangline.spec.exchange.compression import POWERSGD, Compression, shown_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from gangline.runtime import training
-from gangline.runtime.client import ControlClient
-from gangline.runtime.messages import Measured
-from gangline.runtime.snapshot import Snapshot
+from gangline.protocol.messages import Measured
+from gangline.worker import training
+from gangline.worker.groups.snapshot import Snapshot
+from gangline.worker.line.client import ControlClient
 from paced_worker import PART_VARIABLE, Part, Worker
 from teams import serve
 

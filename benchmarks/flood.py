@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from even_ddp import START_TIMEOUT_S, STEPS, TIMEOUT_S, WORKER, as_gangline_run
 from gangline.engines.coordination import coordinator_process
-from gangline.spec.announcement import Announcement, read_announcement
+from gangline.files.announcement import Announcement, read_announcement
 from gangline.testing.flooding import Plan, flood
 from harness import Comparison, Interval, compare, paired_speedup, save
 from teams import Team

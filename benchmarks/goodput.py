@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 
 from elastic_worker import STOP_FILE, Part
-from gangline.cli.cmd_chaos import find_victims
+from gangline.cli.live.cmd_chaos import find_victims
 from gangline.observe.ledger import read_ledger
 from gangline.spec.errors import GanglineError
 from gangline.spec.event import Decision, Regrouped, StepDone

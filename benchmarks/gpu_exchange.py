@@ -31,8 +31,8 @@ import gangline
 from allreduce import ASK_S, BASELINE, RANK, WIRE, Worker, measured, summary, timed
 from even_ddp import as_gangline_run
 from gangline.engines.coordination import coordinator_process
-from gangline.runtime.communicator import Communicator
-from gangline.runtime.gradients import Gradients
+from gangline.worker.gradients.communicator import Communicator
+from gangline.worker.gradients.exchange import Gradients
 from harness import RESULTS, Comparison, compare, save
 from teams import Team, serve
 

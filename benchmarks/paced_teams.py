@@ -25,7 +25,7 @@ import psutil
 from gangline.engines.coordination import coordinator_process
 from gangline.engines.job import Job
 from gangline.eventlog import read_run
-from gangline.planning.allocation import balanced, slowest_s
+from gangline.planning.allocation.policies import balanced, slowest_s
 from gangline.spec.event import Decision
 from harness import RESULTS
 from paced_worker import Part, Task
@@ -34,7 +34,7 @@ from teams import Team
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gangline.planning.bounds import Floats, Shares
+    from gangline.planning.allocation.bounds import Floats, Shares
     from gangline.spec.event import AnyEvent
 
 WORKER = [sys.executable, str(Path(__file__).with_name("paced_worker.py"))]

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 import gangline
 from gangline import zoo
 from gangline.emulation.pacing import Pacer, pace
-from gangline.runtime.api import shutdown
+from gangline.worker.api import shutdown
 from teams import serve
 
 if TYPE_CHECKING:

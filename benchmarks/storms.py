@@ -26,10 +26,10 @@ import msgspec
 
 from gangline.cli.contact import RunContact
 from gangline.eventlog import read_run
+from gangline.files.tokens import OPERATOR_TOKEN
 from gangline.observe.ledger import read_ledger
-from gangline.runtime.coordinator.status import Status
+from gangline.protocol.status import Status
 from gangline.spec.errors import LaunchError, LogError, UsageError
-from gangline.spec.tokens import OPERATOR_TOKEN
 from harness import machine_facts
 from paced_teams import table, write_results
 

@@ -36,8 +36,8 @@ from gangline.eventlog import read_run
 from gangline.planning.known import known_profile
 from gangline.spec.cluster import Cluster, NetworkLink, Node
 from gangline.spec.event import RoundEnded
+from gangline.spec.exchange.structure import RING, Structure
 from gangline.spec.profile import Link
-from gangline.spec.structure import RING, Structure
 from gangline.spec.sync import parse_sync
 from paced_teams import table, write_results
 from paced_worker import Task

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from gangline.control import ControlOptions
-from gangline.control.speeds import WINDOW
+from gangline.control.shares.speeds import WINDOW
 from gangline.simulation import Scenario, simulate
 from gangline.simulation.scenario import SimulatedNode, Throttle
 from gangline.spec.event import Decision, StepDone

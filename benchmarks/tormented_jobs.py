@@ -29,8 +29,8 @@ from gangline.engines.job import Job, count_cores
 from gangline.engines.local import LocalEngine
 from gangline.eventlog.paths import events_dir
 from gangline.eventlog.reader import tail_events
+from gangline.files.announcement import read_announcement
 from gangline.observe.ledger import read_ledger
-from gangline.spec.announcement import read_announcement
 from gangline.spec.event import Regrouped, StepDone, ViewAdopted
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from gangline.planning.proportional import drawn
+from gangline.planning.allocation.proportional import drawn
 from harness import Comparison, Interval, compare, paired_speedup
 from losses import Losses, OwnCpu, count_own_cpu, find_losses
 from paced_teams import (

@@ -23,7 +23,7 @@ PROCESSES.set_forkserver_preload(
         "gangline.engines.job",
         "gangline.eventlog",
         "gangline.observe.ledger",
-        "gangline.runtime.api",
+        "gangline.worker.api",
         "gangline.testing.coordination",
     ]
 )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gangline.collectives import Header
-    from gangline.spec.hop import HopStats
+    from gangline.spec.exchange.hop import HopStats
 
 T = TypeVar("T")
 

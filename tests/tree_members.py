@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gangline.collectives import wire
 from gangline.collectives.hierarchy import TreeGroup, connect_tree
-from gangline.spec.structure import CARRIED_OUT, RING, SERVER, Structure
+from gangline.spec.exchange.structure import CARRIED_OUT, RING, SERVER, Structure
 from wire_members import KEY, SHARED, TIMEOUT_S, TOKEN, in_threads, listeners
 
 if TYPE_CHECKING:

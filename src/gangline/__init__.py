@@ -18,27 +18,27 @@ from typing import TYPE_CHECKING, Any
 from gangline.spec.errors import GanglineError as GanglineError
 
 if TYPE_CHECKING:
-    from gangline.runtime.api import SampleState as SampleState
-    from gangline.runtime.api import batches as batches
-    from gangline.runtime.api import epochs as epochs
-    from gangline.runtime.api import evaluate as evaluate
-    from gangline.runtime.api import init as init
-    from gangline.runtime.api import is_main as is_main
-    from gangline.runtime.api import is_update as is_update
-    from gangline.runtime.api import no_sync as no_sync
-    from gangline.runtime.api import prepare as prepare
-    from gangline.runtime.api import rank as rank
-    from gangline.runtime.api import steps as steps
-    from gangline.runtime.api import world_size as world_size
-    from gangline.runtime.saving import save as save
-    from gangline.runtime.together import all as all
-    from gangline.runtime.together import any as any
-    from gangline.runtime.together import barrier as barrier
-    from gangline.runtime.together import gather as gather
-    from gangline.runtime.together import is_ghost as is_ghost
-    from gangline.runtime.together import mean as mean
-    from gangline.runtime.together import sum as sum
-    from gangline.runtime.turns import main_first as main_first
+    from gangline.worker.api import SampleState as SampleState
+    from gangline.worker.api import batches as batches
+    from gangline.worker.api import epochs as epochs
+    from gangline.worker.api import evaluate as evaluate
+    from gangline.worker.api import init as init
+    from gangline.worker.api import is_main as is_main
+    from gangline.worker.api import is_update as is_update
+    from gangline.worker.api import no_sync as no_sync
+    from gangline.worker.api import prepare as prepare
+    from gangline.worker.api import rank as rank
+    from gangline.worker.api import steps as steps
+    from gangline.worker.api import world_size as world_size
+    from gangline.worker.together.calls import all as all
+    from gangline.worker.together.calls import any as any
+    from gangline.worker.together.calls import barrier as barrier
+    from gangline.worker.together.calls import gather as gather
+    from gangline.worker.together.calls import is_ghost as is_ghost
+    from gangline.worker.together.calls import mean as mean
+    from gangline.worker.together.calls import sum as sum
+    from gangline.worker.together.saving import save as save
+    from gangline.worker.together.turns import main_first as main_first
 
 __version__ = "0.1.0"
 
@@ -59,10 +59,10 @@ _API = (
 
 _TOGETHER = ("all", "any", "barrier", "gather", "is_ghost", "mean", "sum")
 _HOMES = {
-    **dict.fromkeys(_API, "gangline.runtime.api"),
-    **dict.fromkeys(_TOGETHER, "gangline.runtime.together"),
-    "main_first": "gangline.runtime.turns",
-    "save": "gangline.runtime.saving",
+    **dict.fromkeys(_API, "gangline.worker.api"),
+    **dict.fromkeys(_TOGETHER, "gangline.worker.together.calls"),
+    "main_first": "gangline.worker.together.turns",
+    "save": "gangline.worker.together.saving",
 }
 
 __all__ = ["GanglineError", "__version__", *sorted(_HOMES)]

@@ -15,11 +15,11 @@ import msgspec
 
 from gangline.cli.contact import RunContact
 from gangline.eventlog import read_run
+from gangline.files.tokens import OPERATOR_TOKEN
 from gangline.observe.ledger import read_ledger
-from gangline.runtime.coordinator.status import Status
+from gangline.protocol.status import Status
 from gangline.spec.errors import LaunchError, UsageError
 from gangline.spec.event import Decision
-from gangline.spec.tokens import OPERATOR_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gangline
 from gangline.eventlog import read_run
+from gangline.protocol.launch import Launch
 from gangline.spec.errors import ExchangeAborted
 from gangline.spec.event import Decision, FaultFired
 from gangline.spec.faults import Fault
-from gangline.spec.launch import Launch
 
 FEATURES, CLASSES = 6, 3
 
@@ -115,7 +115,7 @@ class Parts:
     def prepare(self, *objects: Any, stateful: tuple[Any, ...] = (), **options: Any) -> Any:
         if self.is_alone:
             return objects
-        worker = gangline.runtime.api._job.session.place.worker
+        worker = gangline.worker.api._job.session.place.worker
         die_before_the_first_view(self.setup.dies.get(worker))
         if self.setup.breaks_off is not None and worker == self.setup.breaks_off[0]:
             break_off_once(self.setup.breaks_off[1])
@@ -145,16 +145,16 @@ class Parts:
         """The epoch's batches; waits where the setup says so, for an event of the run."""
         for x, y, index in loader:
             if not self.is_alone:
-                handout = gangline.runtime.api._job.training.handout
+                handout = gangline.worker.api._job.training.handout
                 step = handout.step
                 if index is not None:
                     self.used[handout.epoch, step] = index[: handout.samples].tolist()
                 if step in self.setup.wait:
                     wait_for(self.setup.wait[step])
                 time.sleep(self.setup.think_s)
-                if gangline.runtime.api._job.session.place.worker == self.setup.slow_worker:
+                if gangline.worker.api._job.session.place.worker == self.setup.slow_worker:
                     time.sleep(0.008 * len(x))
-                worker = gangline.runtime.api._job.session.place.worker
+                worker = gangline.worker.api._job.session.place.worker
                 if self.setup.computes is not None and (worker, step) == self.setup.computes[:2]:
                     hold_the_interpreter(self.setup.computes[2])
                 if self.setup.broken == (worker, step):
@@ -185,7 +185,7 @@ class Parts:
         """The mean over all workers; one of them is stopped at the door, where the setup says so."""
         if self.is_alone:
             return value
-        job = gangline.runtime.api._job
+        job = gangline.worker.api._job
         step, count = job.training.position.handed_out, 0
         if self.num_averaged[0] == step:
             count = self.num_averaged[1] + 1
@@ -234,7 +234,7 @@ def hold_the_interpreter(for_s: float) -> None:
 
 def break_off_once(what: str) -> None:
     """The first wait for this is broken off, as if the group were lost."""
-    client = gangline.runtime.api._job.session.client
+    client = gangline.worker.api._job.session.client
     wait_post, waited = client.wait_post, []
 
     def wait(find: Any, name: str) -> Any:
@@ -249,7 +249,7 @@ def break_off_once(what: str) -> None:
 
 def hang_in_order(worker: int, *, epoch: int) -> None:
     """Has this process stopped, for longer than others have patience, when an order is agreed on."""
-    training = gangline.runtime.api._job.training
+    training = gangline.worker.api._job.training
     agree = training.agree_on_order
     fault = Fault(worker=worker, kind="hang", step=0, where="call", for_s=2.8)
 
@@ -271,9 +271,9 @@ def die_before_the_first_view(where: str | None) -> None:
     if where == "in prepare":
         die()
     elif where == "shaking hands":
-        gangline.runtime.preparation.copy_tensors = die
+        gangline.worker.prepare.preparation.copy_tensors = die
     elif where == "when ready":
-        gangline.runtime.preparation._first_view = die
+        gangline.worker.prepare.preparation._first_view = die
 
 
 def mlp() -> nn.Sequential:
@@ -331,7 +331,7 @@ def fetching(parts: Parts) -> dict[str, Any]:
     """Before `prepare`, the main worker is killed while it does what the others wait for."""
     found = ""
     if not parts.is_alone:
-        worker = gangline.runtime.api._job.session.place.worker
+        worker = gangline.worker.api._job.session.place.worker
         path = Path(parts.setup.folder) / "fetched"
         with gangline.main_first():
             if not path.exists():
@@ -344,7 +344,7 @@ def fetching(parts: Parts) -> dict[str, Any]:
 
 
 def call_together(setup: Setup, model: nn.Module, epoch: int) -> Any:
-    worker = gangline.runtime.api._job.session.place.worker
+    worker = gangline.worker.api._job.session.place.worker
     path = Path(setup.folder) / f"{epoch}"
     match setup.call:
         case "sum":
@@ -542,7 +542,7 @@ class Trap(nn.Module):
         if self.parts.is_alone or self.parts.setup.trap is None:
             return
         victim, step, where = self.parts.setup.trap
-        job = gangline.runtime.api._job
+        job = gangline.worker.api._job
         handout = job.training.handout
         is_there = (job.session.place.worker, place) == (victim, where) and handout is not None
         if is_there and handout.step == step:

@@ -25,11 +25,11 @@ from elastic_bodies import Setup, run_body
 from networks import enter_namespace
 
 from forking import PROCESSES
+from gangline.coordinator.server.input_log import recorded_files
 from gangline.engines.job import Job
 from gangline.eventlog import read_run
 from gangline.observe.ledger import Ledger, read_ledger
-from gangline.runtime.coordinator.input_log import recorded_files
-from gangline.runtime.coordinator.replaying import replay
+from gangline.simulation.recorded import replay
 from gangline.spec.event import AnyEvent, FaultFired, LogOpened, Regrouped
 from gangline.spec.faults import Fault, FaultPlan
 from gangline.spec.sync import IN_STEP, Sync
@@ -38,7 +38,7 @@ from gangline.testing.coordination import coordinator_thread
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gangline.spec.structure import Structure
+    from gangline.spec.exchange.structure import Structure
 
 DEADLINE_S = 45.0
 TOLERANCE = 1e-9
@@ -92,7 +92,7 @@ def _work(
         sys.stderr.flush()
         raise
     finally:
-        from gangline.runtime import api
+        from gangline.worker import api
 
         api.shutdown()
 

@@ -14,17 +14,17 @@ from networks import COORDINATOR, enter_namespace
 
 from forking import PROCESSES
 from gangline.cli.contact import RunContact
+from gangline.coordinator.server import CoordinatorServer, Driver, Keys
 from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path, read_run
+from gangline.files.announcement import Announcement, read_announcement
+from gangline.files.tokens import OPERATOR_TOKEN, write_token
 from gangline.observe.ledger import read_ledger
-from gangline.runtime.coordinator import CoordinatorServer, Driver, Keys
-from gangline.runtime.coordinator.status import Status
-from gangline.spec.announcement import Announcement, read_announcement
+from gangline.protocol.launch import DEFAULT_MAX_AWAY_S
+from gangline.protocol.status import Status
 from gangline.spec.errors import LaunchError, UsageError
 from gangline.spec.event import Decision, StepDone
-from gangline.spec.launch import DEFAULT_MAX_AWAY_S
 from gangline.spec.sync import IN_STEP, Sync
-from gangline.spec.tokens import OPERATOR_TOKEN, write_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from elastic_bodies import Setup
     from networks import Network
 
-    from gangline.spec.structure import Structure
+    from gangline.spec.exchange.structure import Structure
 
 TOLERANCE = 1e-9
 

@@ -14,8 +14,8 @@ sys.path.append(str(Path(__file__).parent))
 
 from live_jobs import until
 
-from gangline.cli import cmd_chaos
-from gangline.cli.cmd_chaos import Victim, spare_the_last
+from gangline.cli.live import cmd_chaos
+from gangline.cli.live.cmd_chaos import Victim, spare_the_last
 from gangline.cli.main import run_command
 from gangline.eventlog import read_run
 from gangline.observe.ledger import read_ledger

@@ -18,11 +18,12 @@ import torch
 
 import gangline
 from gangline.eventlog import read_run
-from gangline.runtime import api, checkpoint_files
-from gangline.runtime.checkpoint_files import CheckpointFolder, Contents
 from gangline.spec.errors import LogError
 from gangline.spec.event import Decision
 from gangline.testing import WorkerError
+from gangline.worker import api
+from gangline.worker.checkpoint import files as checkpoint_files
+from gangline.worker.checkpoint.files import CheckpointFolder, Contents
 
 sys.path.append(str(Path(__file__).parents[1] / "unit"))
 

@@ -13,8 +13,8 @@ sys.path.append(str(Path(__file__).parent))
 from elastic_bodies import Setup
 from elastic_jobs import judge, kill, run_with
 
-from gangline.spec.compression import Compression
 from gangline.spec.event import ViewAdopted
+from gangline.spec.exchange.compression import Compression
 from tree_members import ring
 
 

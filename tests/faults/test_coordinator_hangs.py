@@ -16,7 +16,7 @@ from gangline.cli.main import run_command
 from gangline.engines import Job, coordination, supervision
 from gangline.engines.coordination import Coordination
 from gangline.eventlog import read_run
-from gangline.spec.announcement import read_announcement
+from gangline.files.announcement import read_announcement
 from gangline.spec.event import Decision, WorkerEnded
 
 if TYPE_CHECKING:

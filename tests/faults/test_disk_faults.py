@@ -21,8 +21,8 @@ from live_jobs import LiveJob, report, until
 
 from gangline.eventlog import read_run
 from gangline.observe import summarize
-from gangline.runtime.checkpoint_files import CheckpointFolder
 from gangline.spec.event import EventsLost
+from gangline.worker.checkpoint.files import CheckpointFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

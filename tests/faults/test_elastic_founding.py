@@ -43,7 +43,7 @@ def test_the_others_begin_when_a_founder_is_killed(tmp_path: Path, where: str, v
 
 SCRIPT = """\
 import os, signal
-from gangline.spec.launch import Launch
+from gangline.protocol.launch import Launch
 
 if Launch.from_environment(os.environ).worker == 1:
     os.kill(os.getpid(), signal.SIGKILL)

@@ -16,8 +16,8 @@ from elastic_bodies import Setup, several_units
 from elastic_jobs import judge, kill, regroups, run_with
 
 from cases import quick_of
-from gangline.runtime.layout import build_layout
 from gangline.spec.event import EpochDone, FaultFired, ViewAdopted
+from gangline.worker.gradients.layout import build_layout
 
 RECOVERY_S = 10.0
 """A recovery takes hundredths of a second; here up to a dozen processes share two cores."""

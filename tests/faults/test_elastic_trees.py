@@ -20,7 +20,7 @@ from gangline.spec.event import ViewAdopted
 from tree_members import ring, server
 
 if TYPE_CHECKING:
-    from gangline.spec.structure import Structure
+    from gangline.spec.exchange.structure import Structure
 
 RINGS = ring(ring(0, 1), ring(2, 3))
 HANG_S = 2.8

@@ -10,7 +10,7 @@ import torch
 from elastic_bodies import Setup
 from live_jobs import LiveJob, report
 
-from gangline.spec.announcement import read_announcement
+from gangline.files.announcement import read_announcement
 from gangline.spec.event import Decision
 from gangline.testing.flooding import Plan, flood
 

@@ -58,7 +58,7 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 import gangline
 from gangline.eventlog import read_run
-from gangline.spec.launch import Launch
+from gangline.protocol.launch import Launch
 
 launch = Launch.from_environment(os.environ)
 run_dir = Path(launch.run_dir)

@@ -18,7 +18,7 @@ from elastic_jobs import judge, regroups, run_with
 from live_jobs import LiveJob, report
 from networks import Network
 
-from gangline.runtime.coordinator.roster import Roster
+from gangline.coordinator.members.roster import Roster
 from gangline.spec.event import Decision
 from gangline.spec.faults import Fault
 

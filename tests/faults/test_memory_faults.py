@@ -13,8 +13,8 @@ from gangline.cli.main import run_command
 from gangline.engines.result import WorkerResult
 from gangline.eventlog import read_run
 from gangline.observe.ledger import read_ledger
-from gangline.runtime.memory import is_out_of_memory, lowered
 from gangline.spec.event import Decision, RunEnded, StepDone, ViewAdopted
+from gangline.worker.memory import is_out_of_memory, lowered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import gangline
-from gangline.spec.launch import Launch
+from gangline.protocol.launch import Launch
 
 launch = Launch.from_environment(os.environ)
 log = Path(launch.run_dir, "events", "coordinator.jsonl")

@@ -19,18 +19,18 @@ from live_jobs import LiveJob, assert_nothing_lost, report, until
 
 from gangline.cli.contact import RunContact
 from gangline.cli.main import run_command
-from gangline.runtime.coordinator.status import ReplanRequest, Status
+from gangline.files.tokens import OPERATOR_TOKEN
+from gangline.protocol.status import ReplanRequest, Status
 from gangline.spec.errors import LaunchError, UsageError
 from gangline.spec.event import Decision, ViewAdopted
 from gangline.spec.faults import FaultPlan
 from gangline.spec.profile import ClusterProfile
-from gangline.spec.tokens import OPERATOR_TOKEN
 from tree_members import ring
 
 if TYPE_CHECKING:
     from elastic_jobs import Outcome
 
-    from gangline.spec.structure import Structure
+    from gangline.spec.exchange.structure import Structure
 
 RINGS = ring(ring(0, 1), ring(2, 3))
 ASKED = "somebody asked for another structure; "

@@ -46,4 +46,4 @@ def test_an_exception_of_the_users_code_keeps_its_own_traceback(worker_pool: Wor
     own = failures[1]
     assert own.rstrip().endswith("KeyError: 'no such label for 2 tensors'")
     assert "in users_own_function" in own
-    assert "gangline/runtime" not in own.split("in users_own_function")[1]
+    assert "gangline/worker" not in own.split("in users_own_function")[1]

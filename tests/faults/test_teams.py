@@ -20,7 +20,7 @@ from elastic_jobs import assert_replays, hang, kill, run_with
 
 from cases import quick_of
 from gangline.spec.event import Decision, LeaseReturned, Regrouped, RoundEnded
-from gangline.spec.structure import RING, Structure
+from gangline.spec.exchange.structure import RING, Structure
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:

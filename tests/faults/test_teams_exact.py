@@ -21,9 +21,9 @@ sys.path.append(str(Path(__file__).parent))
 from elastic_bodies import Parts, Setup, mlp
 from elastic_jobs import TOLERANCE, run_with
 
-from gangline.runtime.merging import OUTER_MOMENTUM, OUTER_RATE
 from gangline.spec.event import RoundEnded, SamplesLeased, StepDone
 from gangline.spec.sync import NESTEROV, parse_sync
+from gangline.worker.teams.merging import OUTER_MOMENTUM, OUTER_RATE
 
 if TYPE_CHECKING:
     from elastic_jobs import Outcome

@@ -17,7 +17,7 @@ from test_teams import assert_sound
 
 from cases import quick_of
 from gangline.spec.event import RoundEnded
-from gangline.spec.structure import RING, Structure
+from gangline.spec.exchange.structure import RING, Structure
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:

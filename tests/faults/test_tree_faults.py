@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gangline.collectives import Group, GroupKey
     from gangline.collectives.hierarchy import TreeGroup
     from gangline.collectives.wire import WireAddress, WireOptions
-    from gangline.spec.structure import Structure
+    from gangline.spec.exchange.structure import Structure
 
 LARGE = 500_000
 SEGMENT_BYTES = 1 << 18

@@ -36,27 +36,28 @@ with atheris.instrument_imports(include=["gangline", "tomllib"]):
     from checkpoint_jobs import INTRODUCTION
 
     from gangline.collectives.compression.codecs import codec_of
-    from gangline.collectives.wire import frames
+    from gangline.collectives.wire.joining import frames
     from gangline.collectives.wire.operation import Kind, Operation, check_same
+    from gangline.coordinator import Hub
+    from gangline.coordinator.records import Founded
+    from gangline.coordinator.sanity import check_message
+    from gangline.coordinator.server.journal import JOURNAL_NAME, open_journal
     from gangline.eventlog import EventWriter, NullWriter
     from gangline.eventlog.reader import LogNotes, read_events, tail_events
     from gangline.planning.planner import make_plan
     from gangline.planning.synthetic import Shape, synthesize
-    from gangline.runtime import messages
-    from gangline.runtime.checkpoint_files import CheckpointFolder, Contents, Manifest
-    from gangline.runtime.coordinator import Hub
-    from gangline.runtime.coordinator.journal import JOURNAL_NAME, Founded, open_journal
-    from gangline.runtime.coordinator.sanity import check_message
-    from gangline.spec.address import WireAddress
+    from gangline.protocol import messages
     from gangline.spec.cluster import Cluster
-    from gangline.spec.compression import Compression
     from gangline.spec.errors import ExchangeError, GanglineError, LogError, UsageError
     from gangline.spec.event import Decision
+    from gangline.spec.exchange.address import WireAddress
+    from gangline.spec.exchange.compression import Compression
+    from gangline.spec.exchange.structure import Structure
     from gangline.spec.faults import FaultPlan
     from gangline.spec.plan import Plan
     from gangline.spec.profile import ClusterProfile
-    from gangline.spec.structure import Structure
     from gangline.spec.workload import Workload
+    from gangline.worker.checkpoint.files import CheckpointFolder, Contents, Manifest
 
 WORKLOAD = Workload(global_batch=64, gradient_bytes=4_000_000)
 LENGTH = 40

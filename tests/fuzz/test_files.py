@@ -12,18 +12,19 @@ from checkpoint_jobs import INTRODUCTION
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gangline.coordinator.records import Founded
+from gangline.coordinator.server.journal import JOURNAL_NAME, open_journal
 from gangline.eventlog import EventWriter, NullWriter, log_path, read_run
 from gangline.eventlog.reader import LogNotes, read_events, tail_events
-from gangline.runtime.checkpoint_files import CheckpointFolder, Contents, Manifest
-from gangline.runtime.coordinator.journal import JOURNAL_NAME, Founded, open_journal
-from gangline.runtime.tls import read_tls_files
+from gangline.files.announcement import read_announcement
+from gangline.files.tls import read_tls_files
+from gangline.files.tokens import read_token
 from gangline.simulation.scenario import Scenario
-from gangline.spec.announcement import read_announcement
 from gangline.spec.cluster import Cluster
 from gangline.spec.errors import GanglineError, LogError, UsageError
 from gangline.spec.event import Decision
 from gangline.spec.faults import FaultPlan
-from gangline.spec.tokens import read_token
+from gangline.worker.checkpoint.files import CheckpointFolder, Contents, Manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from serving import KEYS, ask, serving
 
-from gangline.runtime.coordinator.limits import Limits
+from gangline.coordinator.server.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gangline.runtime.coordinator import CoordinatorServer
+    from gangline.coordinator.server import CoordinatorServer
 
 GENEROUS = Limits(requests_per_s=1e6, request_burst=1e6, failures_per_s=1e6, failure_burst=1e6)
 SCHEMATHESIS = Path(__file__).parents[2] / ".cache" / "fuzz" / "bin" / "schemathesis"

@@ -9,11 +9,11 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gangline.coordinator import Federation, Hub
+from gangline.coordinator.sanity import check_message
 from gangline.eventlog import NullWriter
-from gangline.runtime import messages
-from gangline.runtime.coordinator import Federation, Hub
-from gangline.runtime.coordinator.sanity import check_message
-from gangline.runtime.messages import (
+from gangline.protocol import messages
+from gangline.protocol.messages import (
     PROTOCOL_VERSION,
     Failed,
     Goodbye,
@@ -31,8 +31,8 @@ from gangline.runtime.messages import (
     decode_from_worker,
     encode,
 )
-from gangline.spec.address import WireAddress
 from gangline.spec.errors import UsageError
+from gangline.spec.exchange.address import WireAddress
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:

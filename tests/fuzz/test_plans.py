@@ -16,9 +16,9 @@ from test_files import FUZZ, damaged
 from gangline.planning.planner import make_plan
 from gangline.planning.synthetic import Shape, synthesize
 from gangline.spec.errors import GanglineError
+from gangline.spec.exchange.structure import Structure
 from gangline.spec.plan import Plan
 from gangline.spec.profile import ClusterProfile
-from gangline.spec.structure import Structure
 from gangline.spec.workload import Workload
 
 if TYPE_CHECKING:

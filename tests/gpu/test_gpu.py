@@ -25,11 +25,11 @@ from torch._C._distributed_c10d import HashStore
 from gangline.collectives import GroupKey
 from gangline.collectives.nccl import NcclGroup
 from gangline.eventlog import read_run
-from gangline.runtime.handshake import copy_value
-from gangline.runtime.prepared import Prepared
-from gangline.runtime.snapshot import Snapshot
 from gangline.spec.errors import ExchangeAborted
 from gangline.spec.event import StepDone
+from gangline.worker.groups.snapshot import Snapshot
+from gangline.worker.prepare.handshake import copy_value
+from gangline.worker.prepare.prepared import Prepared
 from wire_members import SHARED, TCP, run_members
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import gangline
-from gangline.runtime import layout
+from gangline.worker.gradients import layout
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from torch.utils.data import (
 )
 
 import gangline
+from gangline.protocol.launch import Launch
 from gangline.spec.errors import GanglineError
-from gangline.spec.launch import Launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import gangline
-from gangline.runtime import api
+from gangline.worker import api
 
 FEATURES, HIDDEN = 5, 12
 TIMEOUT_S = 30.0

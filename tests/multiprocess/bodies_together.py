@@ -106,7 +106,7 @@ def lose_the_last_step() -> str | None:
         loop.train(batch)
         if number == 1 + (loop.rank != 0):
             break
-    training = gangline.runtime.api._job.training
+    training = gangline.worker.api._job.training
     error = None if loop.rank == 0 else training.find_loss()
     return None if error is None else f"{type(error).__name__}: {error}"
 
@@ -322,7 +322,7 @@ def write_by_torch(folder: str, how: str) -> list[str]:
             torch.save(number, io.BytesIO())
             gangline.save(number, f"{folder}/all.pt")
             gangline.barrier()
-        gangline.runtime.api.shutdown()
+        gangline.worker.api.shutdown()
     assert is_wrapped
     assert torch.save is original
     return [str(one.message) for one in caught if "torch.save" in str(one.message)]

@@ -10,8 +10,8 @@ import torch
 from bodies_compression import learn
 
 from cases import quick_of
-from gangline.spec.compression import Compression
-from gangline.spec.structure import Structure
+from gangline.spec.exchange.compression import Compression
+from gangline.spec.exchange.structure import Structure
 from tree_members import ring
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from gangline.spec.event import ViewAdopted
 from tree_members import ring, server, structures
 
 if TYPE_CHECKING:
-    from gangline.spec.structure import Structure
+    from gangline.spec.exchange.structure import Structure
     from gangline.testing import WorkerPool
 
 TOLERANCE = 1e-9

@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 import gangline
 from gangline.eventlog import read_run
-from gangline.spec.announcement import read_announcement
-from gangline.spec.launch import Launch
+from gangline.files.announcement import read_announcement
+from gangline.protocol.launch import Launch
 
 launch = Launch.from_environment(os.environ)
 run_dir = Path(launch.run_dir)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from gangline.protocol.launch import Launch
 from gangline.spec.errors import UsageError
-from gangline.spec.launch import Launch
 from gangline.testing import WorkerError, WorkerPool, run_workers
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gangline.cli.main import run_command
-from gangline.spec.announcement import read_announcement
+from gangline.files.announcement import read_announcement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

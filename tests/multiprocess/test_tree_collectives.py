@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gangline.collectives import Group
     from gangline.collectives.hierarchy import TreeGroup
     from gangline.collectives.wire import WireOptions
-    from gangline.spec.structure import Structure
+    from gangline.spec.exchange.structure import Structure
 
 TREES = (
     ring(0, 1, 2),

@@ -316,7 +316,7 @@ def judge(program: Program, pool: WorkerPool) -> Verdict:
     except WorkerError as error:
         return Verdict("wrong", str(error)[-3000:])
     alone = perform(program, gangline)
-    gangline.runtime.api.shutdown()
+    gangline.worker.api.shutdown()
     for who, result in [("alone", alone), *((f"worker {n}", one) for n, one in enumerate(found))]:
         if "failed" in result:
             return Verdict("wrong", f"{who}: {result['trace']}")

@@ -67,7 +67,7 @@ def execute(script: str, variables: Mapping[str, str], output: str, seed: int | 
         with changing_shares(seed) if seed is not None else nullcontext():
             runpy.run_path(path, run_name="__main__")
     finally:
-        from gangline.runtime import api
+        from gangline.worker import api
 
         api.shutdown()
         faulthandler.cancel_dump_traceback_later()

@@ -18,8 +18,8 @@ from loop_fuzzer import judge, try_all, warm_up, work
 from loop_programs import Loss, Op, Program, draw, is_sensible, shrink, text_of
 
 from cases import quick_of
-from gangline.runtime.gradients import Gradients
-from gangline.spec.launch import Launch
+from gangline.protocol.launch import Launch
+from gangline.worker.gradients.exchange import Gradients
 
 if TYPE_CHECKING:
     from gangline.testing import WorkerPool

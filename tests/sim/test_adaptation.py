@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gangline.control import ControlOptions
-from gangline.control.speeds import WINDOW
+from gangline.control.shares.speeds import WINDOW
 from gangline.simulation import Scenario, simulate
 from gangline.simulation.scenario import SimulatedNode, Throttle
 

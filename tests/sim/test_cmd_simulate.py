@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gangline.cli import cmd_simulate
 from gangline.cli.main import run_command
+from gangline.cli.simulate import cmd_simulate
 from gangline.eventlog import read_run
 from gangline.spec.errors import UsageError
 from gangline.spec.event import LogOpened, RunEnded, StepDone

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gangline.planning.cost import LinkCost, all_reduce_s
+from gangline.planning.cost.model import LinkCost, all_reduce_s
 from gangline.simulation import Scenario
 from gangline.simulation.links import SimulatedLink, Spell
 from gangline.simulation.network import Network

@@ -11,20 +11,14 @@ import pytest
 from twin_bodies import train_unlike
 
 from gangline.control import ControlOptions, Say
+from gangline.coordinator import Hub
 from gangline.eventlog import NullWriter, read_run
 from gangline.observe.ledger import read_ledger
-from gangline.runtime.coordinator import Hub
-from gangline.runtime.messages import (
-    PROTOCOL_VERSION,
-    Hello,
-    Measured,
-    Ready,
-    ViewPublished,
-)
+from gangline.protocol.messages import PROTOCOL_VERSION, Hello, Measured, Ready, ViewPublished
 from gangline.simulation import Course, Scenario, replay, simulate
 from gangline.simulation.scenario import SimulatedNode, Throttle
-from gangline.spec.address import WireAddress
 from gangline.spec.event import Decision, FaultFired, StepDone, ViewAdopted
+from gangline.spec.exchange.address import WireAddress
 from gangline.spec.faults import FaultPlan
 
 sys.path.append(str(Path(__file__).parents[1] / "faults"))
@@ -33,7 +27,7 @@ from elastic_bodies import Setup
 from elastic_jobs import kill, run_with
 
 if TYPE_CHECKING:
-    from gangline.runtime.coordinator.hub import Outgoing
+    from gangline.coordinator.hub import Outgoing
     from gangline.spec.event import AnyEvent
     from gangline.spec.view import View
     from gangline.testing import WorkerPool

@@ -30,9 +30,9 @@ from elastic_bodies import Setup
 from live_jobs import LiveJob, until
 
 from gangline.cli.contact import RunContact
-from gangline.runtime.coordinator.status import Status
-from gangline.spec.announcement import read_announcement
-from gangline.spec.tokens import OBSERVER_TOKEN
+from gangline.files.announcement import read_announcement
+from gangline.files.tokens import OBSERVER_TOKEN
+from gangline.protocol.status import Status
 from gangline.testing.flooding import Plan, flood
 
 SOAK_S = float(os.environ.get("GANGLINE_SOAK_S", "120"))

@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 import gangline
-from gangline.runtime import api
-from gangline.runtime.handshake import Introduction
+from gangline.worker import api
+from gangline.worker.prepare.handshake import Introduction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,12 +14,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gangline
 from gangline.collectives import SoloGroup
-from gangline.runtime import api, backward
-from gangline.runtime.agreement import Agreed, Statement
-from gangline.runtime.buffers import Buffers
-from gangline.runtime.communicator import Communicator
-from gangline.runtime.gradients import Gradients
-from gangline.runtime.layout import build_layout
+from gangline.worker import api
+from gangline.worker.gradients import backward
+from gangline.worker.gradients.agreement import Agreed, Statement
+from gangline.worker.gradients.buffers import Buffers
+from gangline.worker.gradients.communicator import Communicator
+from gangline.worker.gradients.exchange import Gradients
+from gangline.worker.gradients.layout import build_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

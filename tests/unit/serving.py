@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import httpx
 from websockets.sync.client import ClientConnection, connect
 
-from gangline.runtime.coordinator import CoordinatorServer, Driver, Keys
-from gangline.runtime.messages import PROTOCOL_VERSION, Hello, encode
-from gangline.spec.address import WireAddress
+from gangline.coordinator.server import CoordinatorServer, Driver, Keys
+from gangline.protocol.messages import PROTOCOL_VERSION, Hello, encode
+from gangline.spec.exchange.address import WireAddress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

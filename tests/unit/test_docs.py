@@ -18,14 +18,14 @@ import typer.main
 
 import gangline
 from gangline.cli.main import app
-from gangline.cli.run_options import TRANSPORTS
+from gangline.cli.run.options import TRANSPORTS
 from gangline.control import ControlOptions
-from gangline.planning.allocation import ALLOCATIONS
-from gangline.runtime import api
+from gangline.planning.allocation.policies import ALLOCATIONS
+from gangline.protocol.launch import LAUNCH_VARIABLE, Launch
 from gangline.simulation.scenario import Scenario, SimulatedNode, Throttle
 from gangline.spec import errors
 from gangline.spec.cluster import NetworkLink, Node
-from gangline.spec.launch import LAUNCH_VARIABLE, Launch
+from gangline.worker import api
 from gangline.zoo import MODELS
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gangline.cli.output import err, out, print_json, say
-from gangline.cli.run_progress import ScreenWatcher
+from gangline.cli.run.progress import ScreenWatcher
 from gangline.emulation.scaling import describe_scale, scale_speeds
 from gangline.engines import Job, run_job
 from gangline.engines.job import count_cores

@@ -13,7 +13,7 @@ import typer
 
 from gangline.cli import plan_tree
 from gangline.cli.output import JsonFlag, out, print_json
-from gangline.planning.paper_compare import compare_with_paper
+from gangline.planning.papers.comparison import compare_with_paper
 from gangline.planning.planner import GROUPINGS, STRUCTURES, PlanOptions, make_plan
 from gangline.planning.synthetic import Shape, synthesize
 from gangline.spec.errors import UsageError

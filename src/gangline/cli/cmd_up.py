@@ -14,10 +14,10 @@ from gangline.cli.flag_groups import grouped
 from gangline.cli.output import JsonFlag, print_json, say
 from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.cli.tls_options import TlsFlags, server_tls
-from gangline.runtime.tls import TlsFiles
-from gangline.spec.announcement import Announcement
+from gangline.files.announcement import Announcement
+from gangline.files.tls import TlsFiles
+from gangline.files.tokens import WORKER_TOKEN
 from gangline.spec.profile import ClusterProfile
-from gangline.spec.tokens import WORKER_TOKEN
 
 
 def register(app: typer.Typer) -> None:
@@ -52,9 +52,9 @@ def up(
     as_json: JsonFlag = False,
 ) -> None:
     """Start a coordinator alone, and say how workers find it."""
+    from gangline.coordinator.server import CoordinatorServer, Driver, Keys
+    from gangline.coordinator.server.lifeline import Lifeline, warm_up
     from gangline.eventlog import EventWriter, log_path
-    from gangline.runtime.coordinator import CoordinatorServer, Driver, Keys
-    from gangline.runtime.coordinator.lifeline import Lifeline, warm_up
 
     known = None if profile is None else ClusterProfile.from_file(profile)
     rule = load_detector(detector)

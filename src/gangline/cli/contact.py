@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gangline.runtime.tls import authority_of, client_context, explain
-from gangline.spec.announcement import Announcement, read_announcement
+from gangline.files.announcement import Announcement, read_announcement
+from gangline.files.tls import authority_of, client_context, explain
+from gangline.files.tokens import read_token
 from gangline.spec.errors import LaunchError
-from gangline.spec.tokens import read_token
 
 if TYPE_CHECKING:
     from typing import IO

@@ -11,24 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import gangline
-from gangline.cli import (
-    cmd_chaos,
-    cmd_demo,
-    cmd_doctor,
-    cmd_join,
-    cmd_leave,
-    cmd_plan,
-    cmd_probe,
-    cmd_replan,
-    cmd_report,
-    cmd_run,
-    cmd_set,
-    cmd_simulate,
-    cmd_status,
-    cmd_up,
-)
+from gangline.cli import cmd_demo, cmd_doctor, cmd_plan, cmd_report, cmd_up
+from gangline.cli.live import cmd_chaos, cmd_leave, cmd_replan, cmd_set, cmd_status
 from gangline.cli.output import EXIT_USAGE, exit_code_of, print_error
-from gangline.cli.program import MODULE_FLAGS
+from gangline.cli.probe import cmd_probe
+from gangline.cli.run import cmd_join, cmd_run
+from gangline.cli.run.program import MODULE_FLAGS
+from gangline.cli.simulate import cmd_simulate
 from gangline.spec.errors import GanglineError
 
 if TYPE_CHECKING:

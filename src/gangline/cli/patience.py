@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gangline.control.watch import MIN_PATIENCE_S
+from gangline.control.members.watch import MIN_PATIENCE_S
 
 DEFAULT_PATIENCE_S = MIN_PATIENCE_S
 PatienceFlag = Annotated[

@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from gangline.planning.treeplan import duration, size
+from gangline.planning.structure.treeplan import duration, size
 from gangline.spec.plan import SOLO
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gangline.planning.paper_compare import PaperComparison
+    from gangline.planning.papers.comparison import PaperComparison
     from gangline.spec.plan import GroupPlan, Plan
 
 MOST_MEMBERS = 12

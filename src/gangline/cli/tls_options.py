@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from gangline.cli.flag_groups import FlagGroup
-from gangline.runtime.tls import ServerTls, TlsFiles, read_tls_files, server_context
+from gangline.files.tls import ServerTls, TlsFiles, read_tls_files, server_context
 from gangline.spec.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class TlsFlags(FlagGroup, frozen=True, kw_only=True):
         found = read_tls_files(run_dir)
         if found is not None or not self.tls:
             return found
-        from gangline.runtime.certificates import make_tls_files, own_hosts
+        from gangline.files.certificates import make_tls_files, own_hosts
 
         return make_tls_files(run_dir, run=run, hosts=own_hosts(host))
 
@@ -81,15 +81,15 @@ def server_tls(files: TlsFiles) -> ServerTls:
     context = server_context(files)
     if files.authority_key is None:
         return ServerTls(context)
-    from gangline.runtime.certificates import Authority
+    from gangline.files.certificates import Authority
 
     return ServerTls(context, Authority.read(Path(files.authority), Path(files.authority_key)))
 
 
 def enrol(contact: Contact, run_dir: Path) -> TlsFiles:
     """Has the run's authority sign a certificate for this machine; its key never leaves it."""
-    from gangline.runtime.certificates import request_certificate, write_tls_files
-    from gangline.runtime.coordinator.status import CertificateAnswer
+    from gangline.files.certificates import request_certificate, write_tls_files
+    from gangline.protocol.status import CertificateAnswer
 
     request, key = request_certificate()
     body = msgspec.json.encode({"request": request.decode()})

@@ -28,7 +28,7 @@ from gangline.spec.errors import ExchangeAborted, ExchangeError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gangline.spec.hop import HopStats
+    from gangline.spec.exchange.hop import HopStats
 
 _HEADER_RIDES_ALONG_BYTES = 256 * 1024
 """Up to here a float32 tensor is copied together with its header, which saves a second exchange."""

@@ -30,7 +30,7 @@ from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gangline.spec.hop import HopStats
+    from gangline.spec.exchange.hop import HopStats
 
 _ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _POLL_S = 50e-6

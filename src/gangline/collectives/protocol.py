@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from gangline.spec.hop import HopStats
+    from gangline.spec.exchange.hop import HopStats
 
 Header = npt.NDArray[np.int64]
 """A few integers that travel with a tensor and are reduced by maximum, element by element."""

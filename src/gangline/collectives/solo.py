@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gangline.collectives.protocol import Header
-    from gangline.spec.hop import HopStats
+    from gangline.spec.exchange.hop import HopStats
 
 
 class SoloGroup:

@@ -22,10 +22,10 @@ from gangline.control.inputs import (
     WorkersLeft,
     WorkersLost,
 )
-from gangline.control.manager import note_spare
-from gangline.control.measuring import note_metrics, note_step
-from gangline.control.membership import change_part, join, leave, lose
-from gangline.control.structures import ask_structure, question_structure
+from gangline.control.members.membership import change_part, join, leave, lose
+from gangline.control.shares.measuring import note_metrics, note_step
+from gangline.control.stragglers.manager import note_spare
+from gangline.control.structure.structures import ask_structure, question_structure
 
 if TYPE_CHECKING:
     from gangline.control.commands import Command

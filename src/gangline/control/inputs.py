@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from gangline.planning.bounds import Floats, Shares
+from gangline.planning.allocation.bounds import Floats, Shares
+from gangline.spec.exchange.structure import Structure
 from gangline.spec.outlook import Outlook
-from gangline.spec.structure import Structure
 from gangline.spec.view import Whole
 
 

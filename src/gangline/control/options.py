@@ -8,10 +8,10 @@ import math
 import msgspec
 
 from gangline.control.detection import Detector, RobustDetector
-from gangline.planning.allocation import check_allocation
+from gangline.planning.allocation.policies import check_allocation
 from gangline.spec.errors import UsageError
+from gangline.spec.exchange.structure import Structure
 from gangline.spec.outlook import Outlook
-from gangline.spec.structure import Structure
 from gangline.spec.view import Whole
 
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from gangline.control.inputs import MetricsMeasured
 from gangline.control.options import ControlOptions
-from gangline.control.oversight import Oversight
-from gangline.control.pace import Pace
-from gangline.control.speeds import Speeds, unknown_speeds
-from gangline.planning.bounds import Floats, Shares
+from gangline.control.shares.speeds import Speeds, unknown_speeds
+from gangline.control.stragglers.oversight import Oversight
+from gangline.control.structure.pace import Pace
+from gangline.planning.allocation.bounds import Floats, Shares
 from gangline.spec.view import View
 
 

@@ -9,15 +9,15 @@ import msgspec
 import numpy as np
 
 from gangline.control.commands import Command, PublishView, Say
-from gangline.control.speeds import assumed_costs
-from gangline.planning.allocation import AllocationProblem, allocate
+from gangline.control.shares.speeds import assumed_costs
+from gangline.planning.allocation.policies import AllocationProblem, allocate
 from gangline.spec.event import Decision
-from gangline.spec.structure import structure_of
+from gangline.spec.exchange.structure import structure_of
 from gangline.spec.view import View
 
 if TYPE_CHECKING:
     from gangline.control.state import ControlState
-    from gangline.planning.bounds import Shares
+    from gangline.planning.allocation.bounds import Shares
 
 FEW_WORKERS = 16
 """Up to so many, a decision shows the numbers of every worker."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gangline.emulation.namespaces import inside
-from gangline.spec.announcement import read_announcement
+from gangline.files.announcement import read_announcement
 from gangline.spec.errors import LaunchError
 
 if TYPE_CHECKING:

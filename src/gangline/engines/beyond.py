@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.eventlog import log_path
+from gangline.files.plainfile import open_plain
 from gangline.spec.event import Decision
-from gangline.spec.plainfile import open_plain
 
 if TYPE_CHECKING:
     from pathlib import Path

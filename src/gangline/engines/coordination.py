@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 from gangline.engines.heartbeat import Keeper
 from gangline.engines.local import LocalEngine, WorkerCommand
 from gangline.eventlog import NullWriter
-from gangline.spec.announcement import read_announcement
+from gangline.files.announcement import read_announcement
+from gangline.files.plainfile import replace_plain
+from gangline.files.tokens import write_token
+from gangline.protocol.lifeline import Dissolve, ProcessEnded, Serve, Standing
 from gangline.spec.errors import LaunchError
 from gangline.spec.event import Decision
-from gangline.spec.lifeline import Dissolve, ProcessEnded, Serve, Standing
-from gangline.spec.plainfile import replace_plain
-from gangline.spec.tokens import write_token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

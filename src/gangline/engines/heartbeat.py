@@ -13,7 +13,7 @@ import time
 
 import psutil
 
-from gangline.spec.lifeline import AnyOrder, Line, Standing
+from gangline.protocol.lifeline import AnyOrder, Line, Standing
 
 STOPPED_S = 0.4
 """A coordinator that is stopped (SIGSTOP) for so long is given up."""

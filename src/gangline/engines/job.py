@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.engines.local import WorkerCommand
+from gangline.protocol.launch import DEFAULT_MAX_AWAY_S, Launch
 from gangline.spec.enclosure import OPEN, Enclosure
+from gangline.spec.exchange.structure import Structure
 from gangline.spec.faults import FaultPlan
-from gangline.spec.launch import DEFAULT_MAX_AWAY_S, Launch
 from gangline.spec.profile import ClusterProfile
-from gangline.spec.structure import Structure
 from gangline.spec.sync import IN_STEP, Sync
 from gangline.spec.wire import WireSettings
 

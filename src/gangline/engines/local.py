@@ -23,9 +23,9 @@ import msgspec
 
 from gangline.engines.logtail import last_traceback
 from gangline.engines.result import WorkerResult
+from gangline.files.plainfile import open_plain
 from gangline.spec.enclosure import OPEN, Enclosure
 from gangline.spec.errors import LaunchError
-from gangline.spec.plainfile import open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from gangline.spec.plainfile import open_plain
+from gangline.files.plainfile import open_plain
 
 if TYPE_CHECKING:
     from pathlib import Path

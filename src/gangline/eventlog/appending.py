@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from gangline.spec.plainfile import open_plain
+from gangline.files.plainfile import open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, BinaryIO, get_args
 
 import msgspec
 
+from gangline.files.plainfile import open_plain
 from gangline.spec.errors import LogError
 from gangline.spec.event import SCHEMA_VERSION, AnyEvent, Event, LogOpened
-from gangline.spec.plainfile import open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,14 +19,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gangline.spec import compression as kinds
-from gangline.spec.compression import Compression
-from gangline.spec.compression_format import ELEMENT_BYTES, is_shorter, sent_bytes, sums_halves
+from gangline.spec.exchange import compression as kinds
+from gangline.spec.exchange.compression import Compression
+from gangline.spec.exchange.compression_format import (
+    ELEMENT_BYTES,
+    is_shorter,
+    sent_bytes,
+    sums_halves,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gangline.planning.cost import LinkCost
+    from gangline.planning.cost.model import LinkCost
 
 MARGIN = 0.1
 """By what part a compression that leaves out more must be faster."""

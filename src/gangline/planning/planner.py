@@ -7,8 +7,10 @@ import msgspec
 import numpy as np
 
 from gangline.planning import reasons
-from gangline.planning.arrange import Job
-from gangline.planning.candidates import (
+from gangline.planning.cost.network import Network, message_bytes, resolve
+from gangline.planning.papers.grouping import by_algorithm_1
+from gangline.planning.structure.arrange import Job
+from gangline.planning.structure.candidates import (
     BY_GROUPS,
     EVERYBODY,
     FLAT_RING,
@@ -18,13 +20,11 @@ from gangline.planning.candidates import (
     Candidate,
     Evaluator,
 )
-from gangline.planning.grouping import by_links, units
-from gangline.planning.grouping_paper import by_algorithm_1
-from gangline.planning.leftovers import Refusals, find_usable, name_spares
-from gangline.planning.nest import Nest, NodeNumbers
-from gangline.planning.network import Network, message_bytes, resolve
-from gangline.planning.search import FEW_UNITS, Search, find_crowd
-from gangline.planning.treeplan import TreeBuilder
+from gangline.planning.structure.grouping import by_links, units
+from gangline.planning.structure.leftovers import Refusals, find_usable, name_spares
+from gangline.planning.structure.nest import Nest, NodeNumbers
+from gangline.planning.structure.search import FEW_UNITS, Search, find_crowd
+from gangline.planning.structure.treeplan import TreeBuilder
 from gangline.spec.errors import UsageError
 from gangline.spec.plan import TOPOLOGIES, Alternative, Plan
 from gangline.spec.profile import ClusterProfile

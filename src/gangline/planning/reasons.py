@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gangline.planning.balanced import balanced, slowest_s
-from gangline.planning.proportional import equal
-from gangline.planning.treeplan import duration, size
+from gangline.planning.allocation.balanced import balanced, slowest_s
+from gangline.planning.allocation.proportional import equal
+from gangline.planning.structure.treeplan import duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gangline.planning.candidates import Candidate
-    from gangline.planning.network import Network
+    from gangline.planning.cost.network import Network
+    from gangline.planning.structure.candidates import Candidate
     from gangline.spec.profile import ClusterProfile
     from gangline.spec.workload import Workload
 

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from gangline.collectives import GroupKey, wire
-from gangline.spec.address import WireAddress
 from gangline.spec.errors import LaunchError
+from gangline.spec.exchange.address import WireAddress
 from gangline.spec.profile import Link
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 
 from gangline.simulation.course import Course as Course
 from gangline.simulation.course import Recovery as Recovery
-from gangline.simulation.relaxed import TeamsResult as TeamsResult
-from gangline.simulation.relaxed import simulate_teams as simulate_teams
 from gangline.simulation.replay import replay as replay
 from gangline.simulation.run import SimulationResult as SimulationResult
 from gangline.simulation.run import simulate as simulate
 from gangline.simulation.scenario import Scenario as Scenario
+from gangline.simulation.teams.relaxed import TeamsResult as TeamsResult
+from gangline.simulation.teams.relaxed import simulate_teams as simulate_teams
 from gangline.simulation.yardstick import SimulatedStep as SimulatedStep

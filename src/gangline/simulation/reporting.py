@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gangline.simulation.course import Position
+    from gangline.simulation.in_step.rounds import Round
     from gangline.simulation.lives import Life
-    from gangline.simulation.rounds import Round
     from gangline.simulation.scenario import Scenario, SimulatedNode
     from gangline.spec.view import View
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.simulation.course import Course, Recovery
-from gangline.simulation.driver import Simulation
+from gangline.simulation.in_step.driver import Simulation
 from gangline.simulation.yardstick import SimulatedStep
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import Fault

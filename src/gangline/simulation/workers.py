@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.planning.bounds import Floats, Shares
+from gangline.planning.allocation.bounds import Floats, Shares
 from gangline.simulation.links import Spell, factor_at
 
 

@@ -12,8 +12,8 @@ from gangline.spec.event import AnyEvent
 if TYPE_CHECKING:
     from gangline.simulation.clock import VirtualClock
     from gangline.simulation.course import Recovery
+    from gangline.simulation.in_step.rounds import Round
     from gangline.simulation.lives import Life
-    from gangline.simulation.rounds import Round
     from gangline.simulation.scenario import Scenario
     from gangline.spec.view import View
 

@@ -9,16 +9,16 @@ import msgspec
 import numpy as np
 
 from gangline.control import MetricsMeasured
-from gangline.planning.balanced import balanced, slowest_s
+from gangline.planning.allocation.balanced import balanced, slowest_s
 from gangline.simulation.network import Network
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gangline.control import ControlOptions
-    from gangline.planning.bounds import Floats, Shares
+    from gangline.planning.allocation.bounds import Floats, Shares
+    from gangline.simulation.in_step.rounds import Round
     from gangline.simulation.lives import Life
-    from gangline.simulation.rounds import Round
     from gangline.simulation.scenario import Scenario
 
 

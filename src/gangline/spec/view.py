@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from gangline.spec.errors import UsageError
-from gangline.spec.structure import Structure
+from gangline.spec.exchange.structure import Structure
 
 
 class Whole(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,10 +7,10 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from gangline.coordinator.server import CoordinatorServer, Driver, Keys
 from gangline.eventlog import EventWriter, log_path
-from gangline.runtime.coordinator import CoordinatorServer, Driver, Keys
-from gangline.spec.announcement import Announcement
-from gangline.spec.tokens import write_token
+from gangline.files.announcement import Announcement
+from gangline.files.tokens import write_token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

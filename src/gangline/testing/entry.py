@@ -50,7 +50,7 @@ def _perform(task: Task) -> Answer:
 
 def _forget_runtime() -> None:
     """Ends the runtime's state, if the task used it, so that the next task starts from nothing."""
-    api = sys.modules.get("gangline.runtime.api")
+    api = sys.modules.get("gangline.worker.api")
     if api is not None:
         api.shutdown()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-    from gangline.spec.structure import Structure
+    from gangline.spec.exchange.structure import Structure
 
 _ENTRY = Path(__file__).with_name("entry.py")
 _ECHO_S = 3.0

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from gangline.planning.proportional import drawn
-from gangline.runtime import preparation
-from gangline.runtime.views import ViewSchedule
+from gangline.planning.allocation.proportional import drawn
+from gangline.worker.groups.views import ViewSchedule
+from gangline.worker.prepare import preparation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gangline.runtime.client import ControlClient
-    from gangline.runtime.preparation import Request
-    from gangline.runtime.session import Session
     from gangline.spec.view import View
+    from gangline.worker.line.client import ControlClient
+    from gangline.worker.prepare.preparation import Request
+    from gangline.worker.session import Session
 
 
 class _ChangingSchedule(ViewSchedule):

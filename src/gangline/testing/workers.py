@@ -10,7 +10,7 @@ from gangline.testing.pool import WorkerPool
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gangline.spec.structure import Structure
+    from gangline.spec.exchange.structure import Structure
 
 
 def run_workers(

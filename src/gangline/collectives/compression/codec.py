@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gangline.spec.compression_format import CHUNK
 from gangline.spec.errors import ExchangeError
+from gangline.spec.exchange.compression_format import CHUNK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

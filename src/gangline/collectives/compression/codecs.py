@@ -9,14 +9,14 @@ import torch
 
 from gangline.collectives.compression.quantising import EightBit, Half, OneBit, TernGrad
 from gangline.collectives.compression.sparse import SparseBinary, TopK
-from gangline.spec import compression as kinds
 from gangline.spec.errors import UsageError
+from gangline.spec.exchange import compression as kinds
 
 if TYPE_CHECKING:
     import numpy as np
 
     from gangline.collectives.compression.codec import Codec
-    from gangline.spec.compression import Compression
+    from gangline.spec.exchange.compression import Compression
 
 HALVES = {kinds.FP16: torch.float16, kinds.BF16: torch.bfloat16}
 

@@ -23,15 +23,15 @@ import torch
 from gangline.collectives.compression import powersgd
 from gangline.collectives.compression.codecs import HALVES, codec_of
 from gangline.collectives.compression.gathering import Message, gather
-from gangline.spec.compression import POWERSGD
-from gangline.spec.compression_format import (
+from gangline.spec.errors import UsageError
+from gangline.spec.exchange.compression import POWERSGD
+from gangline.spec.exchange.compression_format import (
     ELEMENT_BYTES,
     is_shorter,
     ring_bytes,
     sent_bytes,
     sums_halves,
 )
-from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from gangline.collectives.compression.codec import Codec, Floats
     from gangline.collectives.protocol import Group, Header
-    from gangline.spec.compression import Compression
+    from gangline.spec.exchange.compression import Compression
 
 
 class Traffic(msgspec.Struct):

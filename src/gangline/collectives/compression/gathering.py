@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from gangline.spec.compression import KINDS
-from gangline.spec.compression_format import FRAME_BYTES
 from gangline.spec.errors import ExchangeError
+from gangline.spec.exchange.compression import KINDS
+from gangline.spec.exchange.compression_format import FRAME_BYTES
 
 if TYPE_CHECKING:
     from gangline.collectives.compression.codec import Bytes

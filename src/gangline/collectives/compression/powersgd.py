@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gangline.collectives.wire.elements import QUIET
-from gangline.spec.compression_format import Shape
+from gangline.collectives.elements import QUIET
+from gangline.spec.exchange.compression_format import Shape
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,8 +15,8 @@ from gangline.collectives.compression.codec import (
     joined,
     rows,
 )
-from gangline.spec.compression_format import num_chunks
 from gangline.spec.errors import ExchangeError
+from gangline.spec.exchange.compression_format import num_chunks
 
 _LEVELS = 255
 _CLIP = 2.5

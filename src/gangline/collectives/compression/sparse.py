@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gangline.collectives.compression import golomb
 from gangline.collectives.compression.codec import Bytes, check_size, joined
-from gangline.spec.compression_format import num_kept, remainder_bits
 from gangline.spec.errors import ExchangeError
+from gangline.spec.exchange.compression_format import num_kept, remainder_bits
 
 _SPARSE_HEAD = struct.Struct("<fI")
 

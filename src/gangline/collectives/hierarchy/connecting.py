@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gangline.collectives.protocol import Group, GroupKey
-    from gangline.spec.address import WireAddress
-    from gangline.spec.structure import Structure
+    from gangline.spec.exchange.address import WireAddress
+    from gangline.spec.exchange.structure import Structure
 
 
 class Connector(Protocol):

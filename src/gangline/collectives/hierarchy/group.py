@@ -15,10 +15,10 @@ import msgspec
 import torch
 from torch import Tensor
 
+from gangline.collectives.elements import HALVES, Staging, element_of
 from gangline.collectives.hierarchy.levels import naming
 from gangline.collectives.hierarchy.pipeline import Piece, Pipeline
 from gangline.collectives.protocol import part_bounds
-from gangline.collectives.wire.elements import HALVES, Staging, element_of
 from gangline.collectives.wire.group import check_header
 from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gangline.collectives.hierarchy.levels import Level
     from gangline.collectives.hierarchy.pairs import Pairs
     from gangline.collectives.protocol import Group, GroupKey, Header
-    from gangline.spec.hop import HopStats
+    from gangline.spec.exchange.hop import HopStats
 
 SEGMENT_BYTES = 2 << 20
 """The piece in which large tensors go through the levels. Every piece pays the latency of each level

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from gangline.collectives.compression import Compressor
-from gangline.collectives.wire.elements import flat_of, sum_into
-from gangline.spec.compression import Compression
+from gangline.collectives.elements import flat_of, sum_into
 from gangline.spec.errors import ExchangeError
-from gangline.spec.structure import SERVER
+from gangline.spec.exchange.compression import Compression
+from gangline.spec.exchange.structure import SERVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gangline.collectives.hierarchy.connecting import Connector
     from gangline.collectives.protocol import Group, GroupKey
-    from gangline.spec.address import WireAddress
+    from gangline.spec.exchange.address import WireAddress
 
 _CANCEL_AGAIN_S = 0.001
 _CANCEL_FOR_S = 0.5

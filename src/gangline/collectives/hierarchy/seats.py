@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gangline.spec.compression import NONE
-from gangline.spec.structure import TOP
+from gangline.spec.exchange.compression import NONE
+from gangline.spec.exchange.structure import TOP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gangline.spec.structure import Structure
+    from gangline.spec.exchange.structure import Structure
 
 
 class Seat(NamedTuple):

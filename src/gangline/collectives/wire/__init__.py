@@ -12,8 +12,8 @@ from somebody who controls the network.
 
 from gangline.collectives.wire.connecting import connect as connect
 from gangline.collectives.wire.group import WireGroup as WireGroup
-from gangline.collectives.wire.listener import Listener as Listener
-from gangline.collectives.wire.listener import listen as listen
+from gangline.collectives.wire.joining.listener import Listener as Listener
+from gangline.collectives.wire.joining.listener import listen as listen
 from gangline.collectives.wire.nouns import HopStats as HopStats
 from gangline.collectives.wire.nouns import WireAddress as WireAddress
 from gangline.collectives.wire.nouns import WireOptions as WireOptions

@@ -6,17 +6,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.collectives.wire.group import Door, Exchange, WireGroup
-from gangline.collectives.wire.handshake import Membership
-from gangline.collectives.wire.links import Links
+from gangline.collectives.wire.joining.handshake import Membership
 from gangline.collectives.wire.nouns import WireAddress, WireOptions
-from gangline.collectives.wire.ring import RingExchange
-from gangline.collectives.wire.sharing import MAX_MEMBERS, share
+from gangline.collectives.wire.shared_memory.sharing import MAX_MEMBERS, share
+from gangline.collectives.wire.tcp.links import Links
+from gangline.collectives.wire.tcp.ring import RingExchange
 from gangline.collectives.wire.waiting import Alarm, Deadline
 from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
 
 if TYPE_CHECKING:
     from gangline.collectives.protocol import GroupKey
-    from gangline.collectives.wire.listener import Expectation, Listener
+    from gangline.collectives.wire.joining.listener import Expectation, Listener
 
 MIN_TOKEN_BYTES = 16
 

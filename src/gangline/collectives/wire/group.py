@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gangline.collectives.wire.elements import Array, Flat, Staging, element_of, flat_of
+from gangline.collectives.elements import Array, Flat, Staging, element_of, flat_of
 from gangline.collectives.wire.operation import MAX_HEADER_WORDS
 from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gangline.collectives.protocol import GroupKey, Header
-    from gangline.collectives.wire.listener import Listener
+    from gangline.collectives.wire.joining.listener import Listener
     from gangline.collectives.wire.nouns import HopStats
     from gangline.collectives.wire.waiting import Alarm
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from gangline.spec.address import WireAddress as WireAddress
 from gangline.spec.errors import UsageError
-from gangline.spec.hop import HopStats as HopStats
+from gangline.spec.exchange.address import WireAddress as WireAddress
+from gangline.spec.exchange.hop import HopStats as HopStats
 
 FALLBACK_CACHE_BYTES = 1 << 20
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")

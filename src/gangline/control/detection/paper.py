@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from gangline.control.detection.protocol import Verdicts
-from gangline.planning.bounds import Floats, Shares
+from gangline.planning.allocation.bounds import Floats, Shares
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

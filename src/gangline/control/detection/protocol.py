@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.planning.bounds import Floats, Shares
+from gangline.planning.allocation.bounds import Floats, Shares
 from gangline.spec.errors import UsageError
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangline.control.detection.protocol import Verdicts
-from gangline.planning.bounds import Floats, Shares
+from gangline.planning.allocation.bounds import Floats, Shares
 
 RECENT = 5
 REFERENCE = 32

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gangline status`: what a run's coordinator knows right now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+
+from gangline.cli.contact import RunContact
+from gangline.cli.output import JsonFlag, out, print_json, say
+from gangline.files.tokens import OBSERVER_TOKEN
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command."""
+    app.command("status")(status)
+
+
+def status(
+    run_dir: Annotated[Path, typer.Argument(help="The run folder.")],
+    token_file: Annotated[
+        Path | None, typer.Option(help="An observer's token file (default: in the run folder).")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show who takes part in a running job, with which shares, and what was decided last."""
+    from gangline.protocol.status import Status
+
+    contact = RunContact(run_dir, token_file=token_file or run_dir / OBSERVER_TOKEN)
+    found = msgspec.json.decode(contact.ask("/api/status"), type=Status)
+    if as_json:
+        print_json(found)
+        return
+    shares = (
+        {} if found.view is None else dict(zip(found.view.members, found.view.shares, strict=True))
+    )
+    number = "no view yet" if found.view is None else f"view {found.view.number}"
+    say(f"{found.run}: step {found.step}, {number}")
+    table = Table("worker", "host", "state", "step", "share", "compute", box=None)
+    for worker in found.workers:
+        table.add_row(
+            str(worker.worker),
+            f"{worker.host} ({worker.pid})",
+            worker.state if worker.is_connected else f"{worker.state}, not connected",
+            str(worker.step),
+            str(shares.get(worker.worker, "-")),
+            f"{worker.compute_s * 1000:.1f} ms",
+        )
+    out().print(table)
+    for reason in found.decisions[-5:]:
+        say(reason)

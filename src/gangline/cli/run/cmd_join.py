@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gangline join`: starts workers on this machine that take part in a job running elsewhere."""
+
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+from typer.core import TyperCommand
+
+from gangline.cli.contact import Contact
+from gangline.cli.flag_groups import FlagGroup, grouped
+from gangline.cli.output import JsonFlag, say
+from gangline.cli.run.cmd_run import launch
+from gangline.cli.run.options import check_transport, make_run_dir
+from gangline.cli.run.program import ModuleFlag, ProgramCommand, find_program
+from gangline.cli.tls_options import enrol, own_files
+from gangline.engines.job import Job
+from gangline.files.announcement import Announcement, read_announcement
+from gangline.files.tokens import WORKER_TOKEN
+from gangline.protocol.launch import DEFAULT_MAX_AWAY_S
+from gangline.spec.cluster import Node
+from gangline.spec.errors import LaunchError, UsageError
+from gangline.spec.wire import WireSettings
+
+
+class _RunningJob(msgspec.Struct):
+    """What of a coordinator's status matters to who joins."""
+
+    run: str
+
+
+class _JoinCommand(ProgramCommand):
+    """Takes its flags between the address and the script; what follows that is the script's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and not args[0].startswith("-"):
+            address, *rest = args
+            end = self.num_own(rest)
+            args = [*rest[:end], address, *rest[end:]]
+        # The address ends our flags: what follows it, or a module, is not ours.
+        parsed: list[str] = TyperCommand.parse_args(self, ctx, args)
+        return parsed
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb to the command."""
+    app.command(
+        "join",
+        cls=_JoinCommand,
+        # Whatever follows the script belongs to the script, dashes or not.
+        context_settings={"allow_interspersed_args": False},
+    )(grouped(join))
+
+
+class JoinTlsFlags(FlagGroup, frozen=True, kw_only=True):
+    """The flags of who joins a job that uses TLS."""
+
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(help="Who vouches for the coordinator and the others; means TLS."),
+    ] = None
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="This machine's certificate (made if the run makes them).")
+    ] = None
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None
+
+    def wire(self, contact: Contact, folder: Path) -> WireSettings | None:
+        """How the workers' links are encrypted; None where the job does without TLS."""
+        if self.tls_ca is None and self.tls_cert is None and self.tls_key is None:
+            return None
+        if self.tls_cert is not None or self.tls_key is not None:
+            files = own_files(self.tls_cert, self.tls_key, self.tls_ca)
+        else:
+            files = enrol(contact, folder)
+        return files.applied_to(WireSettings())
+
+
+def join(
+    coordinator: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST:PORT|RUN_DIR",
+            help="Where the job's coordinator is, or its run folder, which says so.",
+        ),
+    ],
+    script: Annotated[
+        Path | None, typer.Argument(help="The script that the job's workers run.")
+    ] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Its arguments, passed on untouched.")
+    ] = None,
+    *,
+    module: ModuleFlag = None,
+    tls: JoinTlsFlags,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file with the workers' token (token; of a run folder: the one in it)."
+        ),
+    ] = None,
+    max_away: Annotated[
+        float,
+        typer.Option(
+            min=1.0,
+            metavar="SECONDS",
+            help="How long workers wait for a coordinator that is away when they need it.",
+        ),
+    ] = DEFAULT_MAX_AWAY_S,
+    workers: Annotated[int, typer.Option(min=1, help="How many workers to start.")] = 1,
+    speed: Annotated[
+        float, typer.Option(help="Emulate machines of this fraction of the speed.")
+    ] = 1.0,
+    transport: Annotated[
+        str | None, typer.Option(help="What moves the gradients, as in the running job.")
+    ] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="The folder for these workers' logs (runs/join-TIME).")
+    ] = None,
+    show_output: Annotated[
+        bool,
+        typer.Option(
+            "--show-output", "-o", help="Show what all workers print, not only the first."
+        ),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Add workers on this machine to a job, before it begins or while it runs."""
+    place = find_place(coordinator, token_file, has_tls=tls.tls_ca is not None)
+    contact = Contact(url=place.url, token_file=place.token_file, authority=tls.tls_ca)
+    program = find_program(script, arguments, module, verb="join ADDRESS")
+    check_transport(transport)
+    node = Node(name="join", speed=speed, workers=workers)
+    run = _find_run(contact)
+    _, folder = make_run_dir(Path("join"), name=None, run_dir=run_dir)
+    job = Job(
+        run=run,
+        run_dir=folder.resolve(),
+        script=program.script,
+        module=program.module,
+        arguments=program.arguments,
+        speeds=(node.speed,) * node.workers,
+        transport=transport,
+        coordinator=contact.url,
+        token=place.token_file.resolve(),
+        announced_in=place.folder,
+        max_away_s=max_away,
+        wire=tls.wire(contact, folder),
+    )
+    if not as_json:
+        say(f"joining {run} at {place.url.partition('://')[2]}")
+    launch(job, show_output=show_output, as_json=as_json)
+
+
+class _Place(NamedTuple):
+    """Where a job's coordinator is, and how it is found again."""
+
+    url: str
+    token_file: Path
+    folder: Path | None
+    """The run folder, if it can be reached from here: the coordinator announces itself there."""
+
+
+def find_place(address: str, token_file: Path | None, *, has_tls: bool) -> _Place:
+    """From an address and a token file, or a run folder, which has both."""
+    folder = Path(address)
+    if folder.is_dir():
+        url = read_announcement(folder).url
+        return _Place(url, token_file or folder / WORKER_TOKEN, folder.resolve())
+    token = token_file or Path(WORKER_TOKEN)
+    url = coordinator_url(address, has_tls=has_tls)
+    # A token that lies where a coordinator announces itself lies in its run folder.
+    is_beside = Announcement.path_in(token.parent).is_file()
+    return _Place(url, token, token.parent.resolve() if is_beside else None)
+
+
+def coordinator_url(address: str, *, has_tls: bool = False) -> str:
+    """The address of a coordinator, from what people write."""
+    bare = address.removeprefix("ws://").removeprefix("wss://")
+    host, _, port = bare.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(
+            f"{address!r} is not an address of a coordinator: write HOST:PORT, as `gangline up` "
+            "prints it, such as 10.0.0.5:7700, or the job's run folder"
+        )
+    return f"{'wss' if has_tls or address.startswith('wss:') else 'ws'}://{host}:{port}"
+
+
+def _find_run(contact: Contact) -> str:
+    """The name of the job; asking for it proves that address and token are right."""
+    document = contact.ask("/api/status")
+    try:
+        return msgspec.json.decode(document, type=_RunningJob).run
+    except msgspec.DecodeError as error:
+        raise LaunchError(f"what answers at {contact.url} is no coordinator: {error}") from error

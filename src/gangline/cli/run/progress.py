@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `gangline run` shows while a job runs: one line of progress, and the workers' output.
+
+Both are read from files that the workers write, so a worker never waits for the screen.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from rich.live import Live
+from rich.text import Text
+
+from gangline.eventlog import log_path, tail_events
+from gangline.files.plainfile import open_plain
+from gangline.spec.errors import LogError
+from gangline.spec.event import StepDone, ViewAdopted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from gangline.engines.job import Job
+    from gangline.engines.result import WorkerResult
+
+_WINDOW_S = 5.0
+_TERMINAL_INTERVAL_S = 0.25
+_PLAIN_INTERVAL_S = 10.0
+
+
+class StepFeed:
+    """Follows one worker's event log: where the job is, and how fast it goes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._recent: deque[StepDone] = deque()
+        self._global_batch = 0
+
+    def follow(self, path: Path) -> None:
+        """Another worker's log is followed from here on."""
+        if path != self._path:
+            self._path, self._offset = path, 0
+            self._recent.clear()
+
+    def refresh(self) -> None:
+        """Reads what was written since the last time."""
+        try:
+            events, self._offset = tail_events(self._path, self._offset)
+        except LogError:
+            return
+        for event in events:
+            if isinstance(event, ViewAdopted):
+                self._global_batch = sum(event.shares)
+            elif isinstance(event, StepDone):
+                self._recent.append(event)
+        while len(self._recent) > 2 and self._recent[-1].t - self._recent[0].t > _WINDOW_S:
+            self._recent.popleft()
+
+    def line(self) -> str:
+        """Epoch, step, and the pace of the last seconds."""
+        if not self._recent:
+            return "starting"
+        last = self._recent[-1]
+        text = f"epoch {last.epoch}  step {last.step}"
+        elapsed_s = last.t - self._recent[0].t
+        if len(self._recent) < 2 or elapsed_s <= 0:
+            return text
+        step_s = elapsed_s / (len(self._recent) - 1)
+        if self._global_batch:
+            text += f"  {self._global_batch / step_s:,.0f} samples/s"
+        return f"{text}  {step_s * 1000:,.1f} ms/step"
+
+
+class ProgressLine:
+    """One line that is rewritten on a terminal; elsewhere a new line now and then."""
+
+    def __init__(
+        self, console: Console, feed: StepFeed, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console
+        self._feed = feed
+        self._clock = clock
+        self._live: Live | None = None
+        self._interval_s = _TERMINAL_INTERVAL_S if console.is_terminal else _PLAIN_INTERVAL_S
+        self._shown_s = clock()
+        self._last_line = ""
+        if console.is_terminal:
+            self._live = Live(Text(""), console=console, auto_refresh=False, transient=True)
+            self._live.start()
+
+    def tick(self) -> None:
+        """Shows the newest line, when it is time."""
+        now_s = self._clock()
+        if now_s - self._shown_s < self._interval_s:
+            return
+        self._shown_s = now_s
+        self._feed.refresh()
+        line = self._feed.line()
+        if self._live is not None:
+            self._live.update(Text(line), refresh=True)
+        elif line != self._last_line:
+            self._console.print(Text(line))
+        self._last_line = line
+
+    def close(self) -> None:
+        """Leaves the terminal as it was."""
+        if self._live is not None:
+            self._live.stop()
+
+
+class OutputFollower:
+    """Shows what one worker writes; all workers' output has the worker's id before each line."""
+
+    def __init__(
+        self, worker: int, path: Path, console: Console, *, has_prefix: bool, is_shown: bool
+    ) -> None:
+        self._prefix = f"[{worker}] " if has_prefix else ""
+        self._path = path
+        self._console = console
+        self._offset = 0
+        self._rest = b""
+        self._is_shown = is_shown
+        self.has_shown = False
+        """Whether something was shown."""
+
+    def show(self, is_shown: bool) -> None:
+        """Whether what comes from here on is shown; what came while it was not is left out."""
+        if is_shown and not self._is_shown:
+            self._offset = self._path.stat().st_size if self._path.exists() else 0
+        elif not is_shown:
+            self.close()
+        self._is_shown = is_shown
+
+    def tick(self) -> None:
+        """Shows the lines that are whole by now."""
+        if not self._is_shown:
+            return
+        try:
+            with os.fdopen(open_plain(self._path), "rb") as file:
+                file.seek(self._offset)
+                block = file.read()
+        except OSError:
+            return
+        self._offset += len(block)
+        *lines, self._rest = (self._rest + block).split(b"\n")
+        for line in lines:
+            self._show(line)
+
+    def close(self) -> None:
+        """Shows the rest, also a last line without an end."""
+        self.tick()
+        if self._rest:
+            self._show(self._rest)
+            self._rest = b""
+
+    def _show(self, line: bytes) -> None:
+        self.has_shown = True
+        # Of a line that was written over (a progress bar), the last state is shown.
+        last = line.rstrip(b"\r").rpartition(b"\r")[2]
+        self._console.print(Text(self._prefix + last.decode(errors="replace")))
+
+
+class ScreenWatcher:
+    """Shows a running job; as a context manager it leaves the screen tidy.
+
+    Without `show_output`, what the main worker prints is shown as it comes; with it, what all do.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        console: Console,
+        *,
+        show_progress: bool,
+        show_output: bool,
+        is_quiet: bool = False,
+    ) -> None:
+        self._job = job
+        self._console = console
+        self._is_quiet = is_quiet
+        self._shows_all = show_output
+        self._feed = StepFeed(log_path(job.run_dir, "worker 0"))
+        self._progress = ProgressLine(console, self._feed) if show_progress else None
+        self._followers: dict[int, OutputFollower] = {}
+        num_workers = len(job.speeds) + job.respawns
+        for worker in range(num_workers) if show_output or not is_quiet else ():
+            self._followers[worker] = OutputFollower(
+                worker,
+                job.log_of(worker),
+                console,
+                has_prefix=show_output,
+                is_shown=show_output or worker == 0,
+            )
+
+    def __enter__(self) -> ScreenWatcher:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        for follower in self._followers.values():
+            follower.close()
+        if self._progress is not None:
+            self._progress.close()
+
+    def has_shown(self, worker: int) -> bool:
+        """Whether something that a worker wrote was shown."""
+        return worker in self._followers and self._followers[worker].has_shown
+
+    def tick(self) -> None:
+        """Shows what is new."""
+        for follower in self._followers.values():
+            follower.tick()
+        if self._progress is not None:
+            self._progress.tick()
+
+    def main_is(self, worker: int) -> None:
+        """From here on, this worker's output and progress are shown; unless it is elsewhere."""
+        if worker not in self._followers:
+            return
+        self._feed.follow(log_path(self._job.run_dir, f"worker {worker}"))
+        for number, follower in self._followers.items():
+            if not self._shows_all:
+                follower.show(number == worker)
+
+    def note(self, what: str, reason: str, **numbers: float) -> None:
+        """Shows what people should know."""
+        if not self._is_quiet:
+            self._console.print(Text(reason))
+
+    def worker_ended(self, result: WorkerResult) -> None:
+        """The end of the job tells how its workers ended."""

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All TCP links of one member: those of the ring, made at once, and direct ones, made when needed."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from gangline.collectives.forking import close_in_children
+from gangline.collectives.wire.joining.dialing import Peer, dial
+from gangline.collectives.wire.joining.listener import Expectation, Port
+from gangline.collectives.wire.measuring import Meter
+from gangline.collectives.wire.tcp.link import Link
+from gangline.spec.errors import ExchangeAborted
+
+if TYPE_CHECKING:
+    import socket
+
+    from gangline.collectives.wire.joining.handshake import Membership
+    from gangline.collectives.wire.nouns import HopStats, WireAddress
+    from gangline.collectives.wire.waiting import Alarm, Deadline
+
+
+class Links:
+    """Makes links, and breaks them. A link carries in one direction only."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        *,
+        expectation: Expectation,
+        addresses: list[WireAddress],
+        alarm: Alarm,
+    ) -> None:
+        self.membership, self.alarm = membership, alarm
+        self._expectation, self._addresses = expectation, addresses
+        self._lock = threading.Lock()
+        self._is_broken = False
+        self._made: dict[tuple[str, int], Link] = {}
+        self._socks: list[socket.socket] = []
+        self._meters: dict[int, Meter] = {}
+        close_in_children(self, self._socks)
+
+    def to(self, peer: int, purpose: str, *, deadline: Deadline) -> Link:
+        """The link to a peer: this member opens it."""
+        if link := self._made.get((f"to {purpose}", peer)):
+            return link
+        socks: list[socket.socket] = []
+        try:
+            for lane in range(self.membership.options.connections):
+                whom = Peer(peer, self._addresses[peer], f"{purpose} {lane}")
+                socks.append(
+                    dial(whom, membership=self.membership, alarm=self.alarm, deadline=deadline)
+                )
+        except BaseException:
+            _close(socks)
+            raise
+        return self._add(f"to {purpose}", peer, socks)
+
+    def source(self, peer: int, purpose: str, *, deadline: Deadline) -> Link:
+        """The link from a peer: the peer opens it."""
+        if link := self._made.get((f"from {purpose}", peer)):
+            return link
+        socks: list[socket.socket] = []
+        try:
+            for lane in range(self.membership.options.connections):
+                port = Port(peer, f"{purpose} {lane}")
+                socks.append(self._expectation.take(port, deadline=deadline))
+        except BaseException:
+            _close(socks)
+            raise
+        return self._add(f"from {purpose}", peer, socks)
+
+    def _add(self, purpose: str, peer: int, socks: list[socket.socket]) -> Link:
+        meter = self._meters.setdefault(peer, Meter())
+        link = Link(peer, socks, meter=meter, checksum=self.membership.options.checksum)
+        with self._lock:
+            if not self._is_broken:
+                self._made[purpose, peer] = link
+                self._socks.extend(socks)
+                return link
+        link.close()
+        raise ExchangeAborted("the exchange was broken off by this process")
+
+    def hops(self) -> list[HopStats]:
+        for link in list(self._made.values()):
+            link.measure()
+        return [meter.stats(peer) for peer, meter in list(self._meters.items())]
+
+    def hang_up(self) -> None:
+        """Breaks all connections, from any thread."""
+        with self._lock:
+            self._is_broken = True
+            for link in self._made.values():
+                link.hang_up()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_broken = True
+            for link in self._made.values():
+                link.close()
+            self._made.clear()
+            self._socks.clear()
+
+
+def _close(socks: list[socket.socket]) -> None:
+    for sock in socks:
+        sock.close()

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever can happen to a coordinator, as values: what `Coordinator.handle` is given.
+
+They can be written down and read again, so that a recorded run can be put through `handle` once more.
+None holds a secret: who may say what is the server's business.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gangline.protocol.lifeline import Dissolve, ProcessEnded
+from gangline.protocol.messages import FromWorker, Hello
+from gangline.protocol.status import ReplanRequest
+
+
+class _Input(msgspec.Struct, frozen=True, kw_only=True, tag_field="input"):
+    """What all inputs have: a kind."""
+
+
+class Tick(_Input, frozen=True, kw_only=True, tag="tick"):
+    """Time has passed."""
+
+
+class Connected(_Input, frozen=True, kw_only=True, tag="connected"):
+    """A worker said hello."""
+
+    hello: Hello
+
+
+class Disconnected(_Input, frozen=True, kw_only=True, tag="disconnected"):
+    """A worker's connection is gone; the worker itself may be well."""
+
+    worker: int
+
+
+class Said(_Input, frozen=True, kw_only=True, tag="said"):
+    """A worker said something after its hello."""
+
+    worker: int
+    message: FromWorker
+
+
+class SeenBusy(_Input, frozen=True, kw_only=True, tag="seen_busy"):
+    """Somebody beside a worker says that it computes, and cannot say so itself."""
+
+    worker: int
+    pid: int
+
+
+class Ordered(_Input, frozen=True, kw_only=True, tag="ordered"):
+    """The launcher says that a process has ended, or ends the job."""
+
+    order: ProcessEnded | Dissolve
+
+
+class LeaveAsked(_Input, frozen=True, kw_only=True, tag="leave_asked"):
+    """An operator wants a worker to leave the job."""
+
+    worker: int
+
+
+class ReplanAsked(_Input, frozen=True, kw_only=True, tag="replan_asked"):
+    """An operator wants the workers to exchange in another structure."""
+
+    request: ReplanRequest
+
+
+class SyncAsked(_Input, frozen=True, kw_only=True, tag="sync_asked"):
+    """An operator wants groups to be held together in another way."""
+
+    sync: str
+
+
+class SurveyAsked(_Input, frozen=True, kw_only=True, tag="survey_asked"):
+    """An operator wants the links between the workers measured."""
+
+
+Input = (
+    Tick
+    | Connected
+    | Disconnected
+    | Said
+    | SeenBusy
+    | Ordered
+    | LeaveAsked
+    | ReplanAsked
+    | SyncAsked
+    | SurveyAsked
+)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's workers: who said hello, who is lost, who comes back."""

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everybody who ever said hello to a coordinator: who they are, and what they are ready for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gangline.control import ControlOptions
+from gangline.control.detection import RobustDetector
+from gangline.coordinator.members.greeting import check_elastic, check_hello, number_of
+from gangline.coordinator.records import Founded, Greeted, Lowered, Readied
+from gangline.protocol.messages import Gathered
+from gangline.protocol.status import WorkerStatus
+from gangline.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gangline.control.detection import Detector
+    from gangline.coordinator.memory import Memory
+    from gangline.coordinator.records import Journal
+    from gangline.protocol.messages import Hello, Ready
+    from gangline.spec.exchange.address import WireAddress
+    from gangline.spec.view import View, Whole
+
+
+class Roster:
+    """The workers of a job by number, and those that found it."""
+
+    def __init__(self, memory: Memory, journal: Journal, *, expected: int, reserved: int) -> None:
+        """Who is in the journal is known, but not here yet."""
+        self._journal = journal
+        self._reserved = reserved
+        self.expected = expected
+        """How many found the job."""
+        self.founded: Founded | None = memory.founded
+        """Who found the job; None until all of them have come."""
+        # Who had come before all founders were there comes again, as a stranger.
+        has_begun = memory.founded is not None
+        self.hellos: dict[int, Hello] = memory.hellos if has_begun else {}
+        self.ready: dict[int, Ready] = memory.ready if has_begun else {}
+        self.workers: dict[int, WorkerStatus] = {
+            worker: _status(worker, hello) for worker, hello in self.hellos.items()
+        }
+        self._lowered: dict[int, int] = memory.lowered
+        self.ended: set[int] = set()
+        """Whose process has ended, as whoever started it says: it will not come back."""
+        self.detector: Detector = RobustDetector()
+        """Tells which members are slower than usual."""
+        self.whole: Whole | None = None
+        """What these workers are a part of, where they are one team of several."""
+
+    # --- coming and going ------------------------------------------------------------------------
+
+    def check(self, hello: Hello, *, run: str, members: Iterable[int]) -> None:
+        """Raises UsageError, for the worker to read, if it does not belong into this job."""
+        check_hello(hello, run=run, known=self.workers.get(hello.worker))
+        founders = () if self.founded is None else self.founded.members
+        if self.founded is not None and hello.worker not in {*founders, *members}:
+            self.check_elastic(members, what="join")
+
+    def check_elastic(self, members: Iterable[int], *, what: str) -> None:
+        """Raises UsageError if one of the members cannot see others come and go."""
+        check_elastic([self.hellos[member] for member in members], what=what)
+
+    def is_elastic(self, members: Iterable[int]) -> bool:
+        """Whether all of them can see others come and go."""
+        return all(self.hellos[member].is_elastic for member in members)
+
+    def greet(self, hello: Hello) -> tuple[int, bool]:
+        """The number of who said hello, and whether it is another process than had it before."""
+        worker = number_of(hello, hellos=self.hellos, reserved=self._reserved)
+        known = self.workers.get(worker)
+        is_new = known is None or known.pid != hello.pid
+        if self.hellos.get(worker) != hello:
+            self._journal.append(Greeted(worker=worker, hello=hello))
+        self.hellos[worker] = hello
+        if known is None or is_new:
+            self.workers[worker] = known = _status(worker, hello)
+            self.ended.discard(worker)
+        known.is_connected = True
+        if hello.replaces in self._lowered:
+            self._lowered.setdefault(worker, self._lowered[hello.replaces])
+        return worker, is_new
+
+    def lose_connection(self, worker: int) -> None:
+        """The line is down; whoever is not there when the job begins is no founder."""
+        if worker in self.workers:
+            self.workers[worker].is_connected = False
+        if self.founded is None:
+            self.hellos.pop(worker, None)
+
+    def newcomers(self, members: Iterable[int], dismissed: Iterable[int]) -> list[int]:
+        """Who has come to take part, and does not yet."""
+        away = {*members, *dismissed}
+        return [
+            one.worker
+            for one in self.workers.values()
+            if one.is_connected and one.state in ("connected", "ready") and one.worker not in away
+        ]
+
+    def set_ready(self, worker: int, ready: Ready) -> None:
+        """A worker has prepared its model. Raises UsageError where it is not the founders' model."""
+        self.check_alike(worker, ready)
+        if self.ready.get(worker) != ready:
+            self._journal.append(Readied(worker=worker, ready=ready))
+        self.ready[worker] = ready
+
+    def check_alike(self, worker: int, ready: Ready) -> None:
+        """Raises UsageError where a newcomer does not train what the founders do.
+
+        These compare each other when they shake hands; but who comes later must not be let in to
+        do so, because the members could only end when they find that one of them differs.
+        """
+        first = None if self.founded is None else self.ready.get(self.founded.members[0])
+        if self.founded is None or first is None or worker in self.founded.founders:
+            return
+        for name, expected in first.traits.items():
+            found = ready.traits.get(name, expected)
+            if found != expected:
+                raise UsageError(
+                    f"worker {worker} differs from the members in {name.replace('_', ' ')}: {found} "
+                    f"instead of {expected}. Start it with the script, arguments and data of the job"
+                )
+
+    # --- founding --------------------------------------------------------------------------------
+
+    def found(self) -> bool:
+        """Founds the job if all founders have come just now."""
+        come = [one for one in self.hellos if not self._reserved or one < self._reserved]
+        if self.founded is not None or not come or len(come) < self.expected:
+            return False
+        self._set(Founded(founders=tuple(sorted(come))))
+        return True
+
+    def found_again(self, lost: tuple[int, ...]) -> None:
+        """Lets the founders meet again, without those that were lost meanwhile."""
+        old = self.founded
+        assert old is not None
+        self._set(Founded(founders=old.founders, lost=(*old.lost, *lost), attempt=old.attempt + 1))
+
+    def _set(self, founded: Founded) -> None:
+        self._journal.append(founded)
+        self.founded = founded
+
+    @property
+    def can_begin(self) -> bool:
+        """Whether all founders are ready, in their present attempt."""
+        founded = self.founded
+        if founded is None:
+            return False
+        return all(
+            worker in self.ready and self.ready[worker].attempt == founded.attempt
+            for worker in founded.members
+        )
+
+    def gathered(self, worker: int, view: View | None) -> Gathered:
+        """What a worker is told of who takes part."""
+        founded = self.founded
+        assert founded is not None
+        members = founded.members if view is None else view.members
+        is_founder = view is None and worker in members
+        return Gathered(
+            worker=worker,
+            members=members if is_founder else tuple(m for m in members if m != worker),
+            addresses=self.addresses(members) if is_founder else (),
+            attempt=founded.attempt,
+        )
+
+    def addresses(self, members: Iterable[int]) -> tuple[WireAddress, ...]:
+        """Where workers are reached by their peers."""
+        return tuple(self.hellos[member].address for member in members)
+
+    @property
+    def is_relaxed(self) -> bool:
+        """Whether the founders are to be made teams, which they are not yet."""
+        founded = self.founded
+        if founded is None or self.whole is not None:
+            return False
+        first = self.ready.get(founded.members[0])
+        return first is not None and first.sync.is_relaxed
+
+    @property
+    def options(self) -> ControlOptions:
+        """What the run was asked for, from what its first founder was."""
+        assert self.founded is not None
+        first = self.ready[self.founded.members[0]]
+        return ControlOptions(
+            global_batch=first.global_batch,
+            allocation=first.allocation if first.shares is None else "fixed",
+            minimum=first.minimum,
+            seed=first.seed,
+            structure=first.structure,
+            whole=self.whole,
+            detector=self.detector,
+            may_exclude=self.is_elastic(self.founded.members),
+        )
+
+    def speeds(self, members: tuple[int, ...]) -> tuple[float, ...] | None:
+        """How fast members were said to be when the job was founded; None: nobody said."""
+        founded = self.founded
+        assert founded is not None
+        shares = self.ready[founded.members[0]].shares
+        if shares is None:
+            weights = tuple(self.ready[member].weight for member in members)
+            return weights if all(weights) else None
+        known = dict(zip(founded.founders, shares, strict=False))
+        return tuple(known.get(member, 1.0) for member in members)
+
+    def ceilings(self, members: Iterable[int]) -> tuple[int, ...]:
+        """The most samples that each of them can hold."""
+        return tuple(self._ceiling(member) for member in members)
+
+    def lower_ceiling(self, worker: int, max_samples: int) -> None:
+        """A worker ran out of memory: who takes its place gets no more than this."""
+        self._journal.append(Lowered(worker=worker, max_samples=max_samples))
+        self._lowered[worker] = max_samples
+
+    def _ceiling(self, worker: int) -> int:
+        ready = self.ready[worker]
+        asked = ready.global_batch if ready.max_samples is None else ready.max_samples
+        return min(asked, self._lowered.get(worker, asked))
+
+    def has_trained(self, worker: int) -> bool:
+        """Whether a worker has ever reported a step."""
+        status = self.workers.get(worker)
+        return status is not None and status.step >= 0
+
+
+def _status(worker: int, hello: Hello) -> WorkerStatus:
+    return WorkerStatus(
+        worker=worker, host=hello.host, pid=hello.pid, is_connected=False, state="connected"
+    )

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What workers tell of their steps, checkpoints and ends."""

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a job is, for whoever started it: whether it has come to its end, and who is heard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gangline.protocol.messages import FINISHED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gangline.protocol.messages import Goodbye
+
+
+class Progress:
+    """What was heard of all workers, in whichever team they are."""
+
+    def __init__(self, now: float) -> None:
+        self._began_s = now
+        self._heard_s: dict[int, float] = {}
+        self.finished: set[int] = set()
+        """The members that have come to the end of their scripts."""
+
+    def hear(self, worker: int, now: float) -> None:
+        """A worker gave a sign of life."""
+        self._heard_s[worker] = now
+
+    def note_goodbye(self, worker: int, goodbye: Goodbye) -> None:
+        """A member says goodbye: because all is done, or for another reason."""
+        if goodbye.reason == FINISHED:
+            self.finished.add(worker)
+
+    def silent_s(self, workers: Iterable[int], now: float) -> float:
+        """For how long none of them has been heard; 0 for nobody."""
+        heard = [self._heard_s.get(worker, self._began_s) for worker in workers]
+        return now - max(heard) if heard else 0.0

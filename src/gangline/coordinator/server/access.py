@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may do what: three roles, each with a token of its own.
+
+An observer reads. A worker takes part in the training, and reads. An operator changes the job from
+outside, and may do everything. Without a token nothing is answered but that one is missing.
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.responses import PlainTextResponse
+
+from gangline.coordinator.server.limits import Allowance, Limits, limited_body
+from gangline.files.tokens import OBSERVER_TOKEN, OPERATOR_TOKEN, find_token, make_token
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from gangline.coordinator.server.entrance import Entrance
+
+_READING = ("GET", "HEAD", "OPTIONS")
+_log = logging.getLogger("gangline.coordinator")
+_UNKNOWN, _FORBIDDEN, _TOO_LARGE, _TOO_MANY = 401, 403, 413, 429
+
+
+class Role(enum.IntEnum):
+    """What a token entitles to; each role may do what those before it may."""
+
+    OBSERVER = 1
+    WORKER = 2
+    OPERATOR = 3
+
+    @property
+    def text(self) -> str:
+        """The role, for people."""
+        return f"{'a' if self is Role.WORKER else 'an'} {self.name.lower()}"
+
+
+NEEDED: dict[str, Role] = dict.fromkeys(
+    ("/ws/worker", "/api/busy", "/api/certificate"), Role.WORKER
+)
+"""Paths whose role is not that of their method: to read, observer; anything else, operator."""
+
+
+class Keys(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of one run."""
+
+    worker: str
+    """Workers prove it to the coordinator, and to each other."""
+    observer: str
+    operator: str
+
+    @classmethod
+    def of_worker(cls, token: str) -> Keys:
+        """For a job whose workers have a token; nobody else gets in."""
+        return cls(worker=token, observer=make_token(), operator=make_token())
+
+    @classmethod
+    def in_folder(cls, run_dir: Path, *, worker_file: Path) -> Keys:
+        """The tokens of a run folder, in files that are made where they are missing."""
+        return cls(
+            worker=find_token(worker_file),
+            observer=find_token(run_dir / OBSERVER_TOKEN),
+            operator=find_token(run_dir / OPERATOR_TOKEN),
+        )
+
+    def role_of(self, token: bytes) -> Role | None:
+        """What this token entitles to. Takes as long for a wrong one as for a right one."""
+        pairs = (
+            (Role.OBSERVER, self.observer),
+            (Role.WORKER, self.worker),
+            (Role.OPERATOR, self.operator),
+        )
+        found = [role for role, own in pairs if hmac.compare_digest(token, own.encode())]
+        return max(found, default=None)
+
+
+def needed_role(scope: Scope) -> Role:
+    """What a request must be entitled to."""
+    path = str(scope["path"])
+    if path in NEEDED:
+        return NEEDED[path]
+    if scope["type"] == "websocket":
+        return Role.WORKER
+    return Role.OBSERVER if scope["method"] in _READING else Role.OPERATOR
+
+
+class AccessGate:
+    """Lets nobody past who does not bring the token for what it wants, and nobody too often."""
+
+    def __init__(self, app: ASGIApp, *, keys: Keys, entrance: Entrance, limits: Limits) -> None:
+        self._app = app
+        self._keys = keys
+        self._entrance = entrance
+        self._limits = limits
+        self._allowance = Allowance(limits.requests_per_s, burst=limits.request_burst)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        limited = receive if scope["type"] == "websocket" else limited_body(receive, self._limits)
+        with self._entrance.proven(scope["client"]):
+            try:
+                await self._app(scope, limited, send)
+            except Exception:
+                _log.exception("%s could not be answered", scope["path"])
+                raise
+
+    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+        role, needed = self._keys.role_of(_bearer(scope)), needed_role(scope)
+        host = scope["client"][0]
+        if role is None:
+            return _refuse(_UNKNOWN, "the run's token is missing or wrong")
+        if role < needed:
+            return _refuse(
+                _FORBIDDEN,
+                f"{scope['path']} needs the token of {needed.text}, this is that of {role.text}",
+            )
+        if not self._allowance.take((host, role)):
+            return _refuse(_TOO_MANY, "too many requests: wait a second and ask again")
+        if _announced_bytes(scope) > self._limits.body_bytes:
+            return _refuse(_TOO_LARGE, f"a request has at most {self._limits.body_bytes} bytes")
+        return None
+
+
+def _bearer(scope: Scope) -> bytes:
+    """The token that a request brings; nothing where it brings none, or several."""
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(values) != 1:
+        return b""
+    scheme, _, token = values[0].partition(b" ")
+    return bytes(token.strip()) if scheme.lower() == b"bearer" else b""
+
+
+def _announced_bytes(scope: Scope) -> int:
+    values = [value for name, value in scope["headers"] if name == b"content-length"]
+    return max((int(value) for value in values if value.isdigit()), default=0)
+
+
+def _refuse(status: int, sentence: str) -> PlainTextResponse:
+    headers = {"Connection": "close"}
+    if status == _UNKNOWN:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status == _TOO_MANY:
+        headers["Retry-After"] = "1"
+    return PlainTextResponse(f"{sentence}\n", status_code=status, headers=headers)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The coordinator's journal on the disk.
+
+One line of JSON per record, on the disk before anybody is told of what it says: so no view number is
+ever given twice. A line that was cut off by the end of its writer is dropped when it is read again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gangline.coordinator.records import AnyRecord, Ended
+from gangline.files.plainfile import open_plain, read_plain
+from gangline.spec.errors import UsageError
+from gangline.spec.event import Decision
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gangline.eventlog import EventSink
+
+
+_log = logging.getLogger(__name__)
+
+JOURNAL_NAME = "journal.jsonl"
+
+MAX_UNWRITTEN_BYTES = 16 << 20
+
+"""So much is kept in memory while the disk is full: about two hours of 25 records per second."""
+
+
+class FileJournal:
+    """A journal in a file. What cannot be written, on a full disk, is tried again with the next."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.records, sound_bytes = _read(path)
+        size = path.stat().st_size if path.exists() else 0
+        self.cut_bytes = size - sound_bytes
+        """How much of the file's end nobody could read; it is cut off."""
+        if self.records and isinstance(self.records[-1], Ended):
+            self.records, sound_bytes = [], 0
+        self._descriptor = open_plain(path, os.O_RDWR | os.O_CREAT, mode=0o600)
+        os.ftruncate(self._descriptor, sound_bytes)
+        self._length = sound_bytes
+        self._unwritten = bytearray()
+        self._has_failed = False
+        self._is_given_up = False
+
+    def append(self, record: AnyRecord) -> None:
+        """Keeps a record, for good when this returns; unless the disk is full."""
+        if len(self._unwritten) >= MAX_UNWRITTEN_BYTES:
+            self._give_up()
+        if not self._is_given_up:  # a gap would make what follows it wrong
+            self._unwritten += msgspec.json.encode(record) + b"\n"
+        try:
+            written = os.pwrite(self._descriptor, self._unwritten, self._length)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            # Training must not end because of this: the next record tries again.
+            if not self._has_failed:
+                _log.warning("the journal %s is not complete on the disk: %s", self._path, error)
+            self._has_failed = True
+            return
+        self._has_failed = False
+        self._length += written
+        del self._unwritten[:written]
+
+    def _give_up(self) -> None:
+        """Memory must not fill up, too: what comes from here on is not kept, ever."""
+        if not self._is_given_up:
+            _log.error(
+                "the journal %s could not be written for too long, and ends here: a coordinator that "
+                "is started again will not know what came after; make room on its disk, and start "
+                "the job anew from its newest checkpoint when that suits you",
+                self._path,
+            )
+        self._is_given_up = True
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._descriptor)
+
+
+def open_journal(run_dir: Path, events: EventSink) -> FileJournal:
+    """The journal of a run; a part of it that cannot be read is said to be missing."""
+    path = run_dir / JOURNAL_NAME
+    try:
+        journal = FileJournal(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot use the coordinator's journal {path}: {error.strerror}; remove it, or choose "
+            "another --run-dir"
+        ) from error
+    if journal.cut_bytes:
+        events.write(
+            Decision(
+                t=time.time(),
+                what="cut_journal",
+                reason=(
+                    f"the last {journal.cut_bytes} bytes of {path} cannot be read "
+                    f"and are cut off: the coordinator goes on from the {len(journal.records)} "
+                    "records before them"
+                ),
+                numbers={
+                    "cut_bytes": float(journal.cut_bytes),
+                    "records": float(len(journal.records)),
+                },
+            )
+        )
+    return journal
+
+
+def _read(path: Path) -> tuple[list[AnyRecord], int]:
+    """The records up to the first that cannot be read, and how many bytes they take."""
+    records: list[AnyRecord] = []
+    sound_bytes = 0
+    if not os.path.lexists(path):
+        return records, 0
+    for line in read_plain(path).splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            records.append(msgspec.json.decode(line, type=AnyRecord))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            break
+        sound_bytes += len(line)
+    return records, sound_bytes

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The OpenAPI document of the coordinator's HTTP side: made from the structs that are sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gangline.protocol.status import (
+    BusyRequest,
+    CertificateAnswer,
+    CertificateRequest,
+    LeaveRequest,
+    ReplanRequest,
+    Status,
+    SurveyStatus,
+    SyncRequest,
+)
+
+_REFUSALS = {
+    "400": "what was sent cannot be read",
+    "401": "the token is missing or wrong",
+    "403": "the token is that of another role",
+    "408": "the request came too slowly",
+    "409": "it cannot be done; the text says why",
+    "413": "the request is too large",
+    "429": "too many requests",
+}
+
+
+def document() -> dict[str, Any]:
+    """The document, as it is served at /openapi.json."""
+    kinds = (
+        Status,
+        BusyRequest,
+        LeaveRequest,
+        ReplanRequest,
+        SyncRequest,
+        SurveyStatus,
+        CertificateRequest,
+        CertificateAnswer,
+    )
+    _, components = msgspec.json.schema_components(
+        kinds, ref_template="#/components/schemas/{name}"
+    )
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "gangline coordinator", "version": "1"},
+        "security": [{"token": []}],
+        "paths": {
+            "/openapi.json": {"get": _operation("This document.", role="observer")},
+            "/api/status": {
+                "get": _operation("Who takes part, and how far.", role="observer", answer="Status")
+            },
+            "/api/leave": {
+                "post": _operation(
+                    "Asks a worker to leave.", role="operator", request="LeaveRequest"
+                )
+            },
+            "/api/replan": {
+                "post": _operation(
+                    "Asks for another structure.", role="operator", request="ReplanRequest"
+                )
+            },
+            "/api/sync": {
+                "post": _operation(
+                    "Holds groups that train at their own pace together in another way.",
+                    role="operator",
+                    request="SyncRequest",
+                )
+            },
+            "/api/survey": {
+                "get": _operation(
+                    "How far the survey of links is.", role="observer", answer="SurveyStatus"
+                ),
+                "post": _operation(
+                    "Has workers measure the links between them.",
+                    role="operator",
+                    answer="SurveyStatus",
+                ),
+            },
+            "/api/busy": {
+                "post": _operation(
+                    "A worker computes, and cannot say so itself.",
+                    role="worker",
+                    request="BusyRequest",
+                )
+            },
+            "/api/certificate": {
+                "post": _operation(
+                    "Signs a certificate for the links between workers.",
+                    role="worker",
+                    request="CertificateRequest",
+                    answer="CertificateAnswer",
+                )
+            },
+        },
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(
+    summary: str, *, role: str, request: str | None = None, answer: str | None = None
+) -> dict[str, Any]:
+    answered: dict[str, Any] = {"type": "object"} if answer is None else _reference(answer)
+    responses: dict[str, Any] = {
+        "200": {"description": "done", "content": {"application/json": {"schema": answered}}}
+    }
+    for code, text in _REFUSALS.items():
+        plain = {"text/plain": {"schema": {"type": "string"}}}
+        responses[code] = {"description": text, "content": plain}
+    operation: dict[str, Any] = {
+        "summary": summary,
+        "description": f"Needs the token of the role {role}, or of one above it.",
+        "responses": responses,
+    }
+    if request is not None:
+        content = {"application/json": {"schema": _reference(request)}}
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
+
+
+def _reference(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}

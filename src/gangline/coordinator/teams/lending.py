@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The samples of the present epoch, lent to teams; what is granted, merged and lost is written down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gangline.control.sync.leasing import LeaseBook
+from gangline.coordinator.records import Closed, Emptied, Leased, Merged, TeamLost
+from gangline.protocol.messages import LeaseGranted
+from gangline.spec.errors import UsageError
+from gangline.spec.leases import Lease
+
+if TYPE_CHECKING:
+    from gangline.coordinator.records import AnyRecord, Journal
+    from gangline.coordinator.teams.chronicle import Chronicle
+    from gangline.coordinator.teams.team import Team
+    from gangline.protocol.messages import LeaseAsked, Reached
+
+
+class Lending:
+    """The book of the epoch, and what must be known of it after a restart."""
+
+    def __init__(self, journal: Journal, chronicle: Chronicle) -> None:
+        self._journal = journal
+        self._chronicle = chronicle
+        self.book = LeaseBook(-1, 0)
+
+    def grant(
+        self, team: Team, asked: LeaseAsked, *, part: float, is_paused: bool
+    ) -> LeaseGranted | None:
+        """What a team gets that has this part of all teams' speed. Raises UsageError for it to read."""
+        self._begin_epoch(asked)
+        known = len(self.book.order_of(team.number))
+        if asked.epoch < self.book.epoch or asked.number > known:
+            return None  # it was asked long ago, perhaps by a member of another team
+        had_ended = self.book.has_ended(team.number)
+        lease = self.book.grant(
+            team.number, asked.number, batch=team.batch, part=part, is_paused=is_paused
+        )
+        if self.book.has_ended(team.number) and not had_ended:
+            self._journal.append(Emptied(team=team.number, epoch=asked.epoch))
+        if lease.start < lease.stop and asked.number >= known:
+            self._keep(team, asked.number, lease)
+        return LeaseGranted(
+            epoch=asked.epoch, number=asked.number, start=lease.start, stop=lease.stop
+        )
+
+    def _begin_epoch(self, asked: LeaseAsked) -> None:
+        """Opens another epoch. Raises UsageError where the present one is not over."""
+        book = self.book
+        if asked.epoch > book.epoch and not (book.is_complete or book.epoch < 0):
+            raise UsageError(
+                f"LeaseAsked with epoch = {asked.epoch}: {book.length - book.num_committed} samples "
+                f"of epoch {book.epoch} are not merged yet. Teams cannot leave an epoch before its end"
+            )
+        if asked.epoch > book.epoch:
+            self.book = LeaseBook(asked.epoch, asked.length)
+        elif asked.epoch == book.epoch and asked.length != book.length:
+            raise UsageError(
+                f"LeaseAsked with length = {asked.length}: epoch {book.epoch} has {book.length} samples"
+            )
+
+    def open_in_the_middle(self, team: Team, reached: Reached) -> None:
+        """Workers that trained in step are to part, and have used the first samples of an epoch."""
+        if reached.offset > reached.length:
+            raise UsageError(
+                f"Reached with offset = {reached.offset}: the epoch has {reached.length} samples"
+            )
+        self.book = LeaseBook(reached.epoch, reached.length)
+        if reached.offset:
+            self.book.restore(team.number, 0, reached.offset)
+            self._keep(team, 0, Lease(0, reached.offset))
+
+    def _keep(self, team: Team, number: int, lease: Lease) -> None:
+        record = Leased(
+            team=team.number,
+            epoch=self.book.epoch,
+            length=self.book.length,
+            number=number,
+            start=lease.start,
+            stop=lease.stop,
+        )
+        self._journal.append(record)
+        self._chronicle.lease(record)
+
+    def merge(self, merged: Merged) -> None:
+        """Teams were merged: their samples count where all teams have them."""
+        self._journal.append(merged)
+        self.replay(merged)
+
+    def take_back(self, team: int) -> int:
+        """A team is lost: how many samples are free again."""
+        self._journal.append(TeamLost(team=team))
+        count = 0
+        for number, leases in self.book.take_back(team).items():
+            count += sum(lease.stop - lease.start for lease in leases)
+            self._chronicle.give_back(number, self.book.epoch, leases)
+        return count
+
+    def replay(self, record: AnyRecord) -> None:
+        """What a record means for the book."""
+        match record:
+            case Leased(team=team, epoch=epoch, length=length):
+                if epoch > self.book.epoch:
+                    self.book = LeaseBook(epoch, length)
+                self.book.restore(team, record.start, record.stop)
+            case Emptied(team=team, epoch=epoch) if epoch == self.book.epoch:
+                self.book.end(team)
+            case Closed():
+                self.book.reopen()
+            case Merged(is_all=False, offsets=offsets):
+                self.book.share(offsets)
+            case Merged(offsets=offsets):
+                for team, offset in offsets.items():
+                    self.book.commit(team, offset)
+            case TeamLost(team=team):
+                self.book.take_back(team)

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions that a training script calls. One job per process: the state lives here."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import traceback
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from gangline.spec.errors import UnsupportedError, UsageError
+from gangline.spec.sync import parse_sync
+from gangline.worker.checkpoint.writer import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
+from gangline.worker.gradients import backward
+from gangline.worker.job import job as _job
+from gangline.worker.memory import ending_error
+from gangline.worker.prepare.preparation import Options, set_up
+from gangline.worker.prepare.refusals import check_loader
+from gangline.worker.samples.batches import index_loader
+from gangline.worker.samples.loader import evaluation_loader
+from gangline.worker.samples.loader_order import loader_order
+from gangline.worker.samples.order import Company, DrawnOrder, ShuffledOrder
+from gangline.worker.samples.sample_state import SampleState as SampleState
+from gangline.worker.session import open_session
+from gangline.worker.together import calls as together
+from gangline.worker.together import saving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import torch
+    from torch import Tensor
+    from torch.utils.data import DataLoader
+
+    from gangline.collectives import Group
+    from gangline.spec.wire import WireSettings
+
+DEFAULT_TIMEOUT_S = 300.0
+
+
+def init(
+    *,
+    transport: str | None = None,
+    run_dir: str | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    wire: WireSettings | None = None,
+) -> None:
+    """Finds out how this process was launched, and connects it with the other workers.
+
+    Under `gangline run` and `torchrun` it joins the job; in a plain `python train.py` it is a job of
+    one. `transport` says what moves the gradients, `run_dir` where this worker writes its event log
+    (`gangline run` sets both), `timeout_s` how long an exchange may wait for another worker, `wire`
+    how our own transport works (ports, connections per link, checksums, TLS).
+    Calling it again changes nothing.
+    """
+    if _job.session is None:
+        _job.session = open_session(
+            transport=transport, run_dir=run_dir, timeout_s=timeout_s, wire=wire
+        )
+        saving.watch_saves()
+        atexit.register(_end)
+
+
+def prepare(
+    *objects: Any,
+    global_batch: int | None = None,
+    accumulate: int = 1,
+    stateful: Sequence[Any] = (),
+    reduction: str = "mean",
+    weight: Callable[[Any], float] | None = None,
+    shares: Sequence[float] | None = None,
+    allocation: str | None = None,
+    max_share: int | None = None,
+    min_share: int | None = None,
+    sync_batchnorm: bool = False,
+    checkpoint: str | Path | None = None,
+    every: int = DEFAULT_EVERY,
+    keep: int = DEFAULT_KEEP,
+    resume: bool | None = None,
+    sync: str | None = None,
+    non_finite: str | None = None,
+) -> Any:
+    """Makes models, optimizers and a DataLoader take part in the job; returns them in the same order.
+
+    Models and optimizers stay the objects they are. The loader is replaced by one that hands out this
+    worker's share of every global batch.
+
+    - `global_batch`: samples per optimizer update over all workers (default: the loader's batch size).
+    - `accumulate`: hand the global batch out in this many parts. The gradient is that of the mean over
+      the whole global batch; do not divide the loss. Step when `gangline.is_update()` says so.
+    - `stateful`: other objects with a state_dict (schedulers, GradScaler), kept equal on all workers.
+    - `reduction`: "mean" if the loss is a mean over the batch, "sum" if it is a sum.
+    - `weight`: how much a batch counts, where that is not its number of samples: a function of the
+      batch, e.g. `lambda batch: batch["mask"].sum()` for a loss that is a mean over tokens.
+    - `shares`: each worker's part of the global batch, in any unit, for the whole run.
+    - `allocation`: who gets how much where no shares are given: "balanced" (the default) follows the
+      measured speeds; "equal", "random", "kqv" and "kqv-normalised" are there to compare with.
+    - `max_share`: the most samples that this worker's memory can hold at once.
+    - `min_share`: the fewest samples that an allocation gives a worker. Default: 1; with BatchNorm that
+      is not synchronised, 8 in each forward pass, as far as the global batch goes.
+    - `sync_batchnorm`: BatchNorm layers normalise by the samples of all workers, so that the result is
+      that of one process with any shares. Default: each worker normalises by its own.
+    - `checkpoint`: a folder in which rank 0 keeps the whole state, in the background, after every
+      `every` steps; the newest `keep` stay.
+    - `resume`: go on from the newest good checkpoint in that folder, if there is one (default: what
+      `gangline run --resume` says).
+    - `sync`: how tightly groups of workers are held together: "full" (the default, exact), "none",
+      "percentage(0.25)", "local(16)", "local(16, nesterov)" or "flexible". Default: what
+      `gangline run --sync` says.
+    - `non_finite`: what to do where a worker's gradient is infinite, not a number, or out of all
+      proportion: "keep" sums it, as one process would (and a GradScaler expects); "evict" ends that
+      worker with a GradientError, and the others do the batch without it. Either way an event names
+      the worker. Default: what `gangline run --non-finite` says, or else "keep".
+    """
+    session = _job.opened()
+    if _job.training is not None:
+        raise UsageError(
+            "prepare() was called twice: give all models, optimizers and the loader to one call, "
+            "e.g. gangline.prepare(generator, discriminator, opt_g, opt_d, loader)"
+        )
+    options = Options(
+        global_batch=global_batch,
+        accumulate=accumulate,
+        stateful=tuple(stateful),
+        reduction=reduction,
+        weight=weight,
+        shares=None if shares is None else tuple(shares),
+        allocation=allocation,
+        max_share=max_share,
+        min_share=min_share,
+        sync_batchnorm=sync_batchnorm,
+        checkpoint=None
+        if checkpoint is None
+        else CheckpointOptions(folder=Path(checkpoint), every=every, keep=keep),
+        resume=resume,
+        sync=None if sync is None else parse_sync(sync),
+        non_finite=non_finite,
+    )
+    training, prepared = set_up(session, objects, options)
+    _job.training = training
+    backward.listen(training)
+    return prepared[0] if len(prepared) == 1 else tuple(prepared)
+
+
+def rank() -> int:
+    """This worker's rank: 0 … world_size() - 1, in the order of the workers' numbers.
+
+    So who was put out for a while has its old rank when it comes back.
+    """
+    return _job.rank
+
+
+def world_size() -> int:
+    """How many workers the job has."""
+    training = _job.training
+    return _job.opened().group.size if training is None else training.num_workers
+
+
+def is_main() -> bool:
+    """Whether this is the one worker that should print and save."""
+    return rank() == 0
+
+
+def is_update() -> bool:
+    """Whether the present batch completes the global batch, so that the optimizer should step.
+
+    Always true without accumulation.
+    """
+    training = _job.training
+    return training is None or training.shown is None or training.shown.is_update
+
+
+def epochs(count: int) -> Iterator[int]:
+    """The epochs that are still to do, 0 … count - 1."""
+    training = _job.training
+    if training is not None:
+        training.settle()
+    epoch = 0 if training is None else training.epoch
+    while epoch < count:
+        if training is not None:
+            training.skip_to_epoch(epoch)
+        yield epoch
+        if training is None:
+            epoch += 1
+            continue
+        training.settle()
+        if training.has_left:
+            return
+        if not training.take_rest():  # else somebody was lost at the very end of the epoch
+            epoch = max(epoch + 1, training.epoch)
+
+
+def steps(count: int) -> Iterator[int]:
+    """The optimizer updates that are still to do, 0 … count - 1, for loops that know no epochs.
+
+        for step in gangline.steps(1000):
+            ...                     # fetch, forward, backward and optimizer.step()
+
+    A loop that counts by itself may count wrong: a step that failed because a worker was lost is
+    done again, and a job that was resumed begins later. The loop must fetch its batches itself.
+    """
+    training = _job.training
+    if training is None:
+        yield from range(count)
+        return
+    while training.num_steps < count and not training.has_left:
+        yield training.num_steps
+    training.settle()
+
+
+def no_sync() -> AbstractContextManager[None]:
+    """A context whose backward passes add up locally, for loops that count their own windows."""
+    training = _job.training
+    if training is None:
+        return nullcontext()
+    context: AbstractContextManager[None] = training.no_sync()
+    return context
+
+
+def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """A loader over this worker's part of an evaluation data set; every sample is somebody's once.
+
+    All workers must call it. Bring the results together with `mean`:
+
+        correct = count = 0
+        for x, y in gangline.evaluate(test_loader):
+            correct += int((model(x).argmax(1) == y).sum())
+            count += len(y)
+        accuracy = gangline.mean(correct / max(count, 1), weight=count)
+    """
+    check_loader(loader)
+    session = _job.opened()
+    order = loader_order(loader, seed=0)
+    whole = _job.whole
+    if whole is not None and isinstance(order, DrawnOrder):
+        raise UnsupportedError(
+            f"the evaluation's order is {order.name}: where groups train at their own pace, every "
+            "group would draw an order of its own. Leave out the sampler, or choose the samples by "
+            "torch.utils.data.Subset"
+        )
+    together.meet(f"gangline.evaluate({order.length} samples)")
+    if session.client is None and not loader.drop_last:
+        return loader  # all of it is this worker's
+    # In a shuffled evaluation nothing depends on the order, so none needs to be agreed.
+    is_free = isinstance(order, ShuffledOrder)
+    indices: Sequence[int] = range(order.length)
+    if not is_free:
+        indices = cast("Sequence[int]", order.indices(0, _agree_on_order, Company.TOGETHER))
+    if _job.training is None:
+        shares, own_rank = (1,) * session.group.size, session.group.rank
+    else:
+        view, own_rank = _job.training.view_now()
+        shares = view.shares
+        if view.whole is not None:  # the other teams' parts are before this one's, and behind it
+            after = view.whole.samples - view.whole.first_sample - sum(shares)
+            shares, own_rank = (view.whole.first_sample, *shares, max(0, after)), own_rank + 1
+    return evaluation_loader(loader, indices, shares=shares, rank=own_rank)
+
+
+def batches(
+    length: int,
+    *,
+    global_batch: int,
+    shuffle: bool = False,
+    sampler: Iterable[int] | None = None,
+    generator: torch.Generator | None = None,
+    drop_last: bool = False,
+) -> DataLoader[list[int]]:
+    """A loader whose batches are lists of indices, for loops that have no DataLoader of their own.
+
+    Give it to `prepare` as any other loader, and index the data by what it hands out:
+
+        loader = gangline.batches(len(x), global_batch=64, shuffle=True)
+        model, optimizer, loader = gangline.prepare(model, optimizer, loader)
+        for index in loader:
+            loss = F.mse_loss(model(x[index]), y[index])
+
+    `shuffle`, `sampler`, `generator` and `drop_last` are those of a DataLoader, which it is: without
+    `prepare` it hands out whole batches.
+    """
+    return index_loader(
+        length,
+        global_batch=global_batch,
+        shuffle=shuffle,
+        sampler=sampler,
+        generator=generator,
+        drop_last=drop_last,
+    )
+
+
+def _agree_on_order(exchange: Callable[[Group], Tensor], key: tuple[str, int]) -> Tensor:
+    """An evaluation's order is drawn anew each time, as a loader does it; nothing is remembered."""
+    training = _job.training
+    if training is None:
+        return _job.opened().communicator.call(exchange)
+    return training.collective(exchange, what="the order of an evaluation")
+
+
+def shutdown() -> None:
+    """Leaves the job: the models, optimizers and torch are as they were before `init`."""
+    training, session = _job.training, _job.session
+    try:
+        saving.stop_watching_saves()  # may warn, which some make an error
+    finally:
+        _job.training = _job.session = _job.turn = None
+        backward.stop_listening()
+        try:
+            if training is not None and ending_error() is None:
+                training.finish()  # where the script has called this itself
+        finally:
+            if training is not None:
+                training.close()
+            if session is not None:
+                session.say_goodbye(training)
+                session.close()
+            atexit.unregister(_end)
+
+
+def _end() -> None:
+    """The script has ended. An end that loses a step is none that may pass for a good one."""
+    training, error = _job.training, None
+    if training is not None and ending_error() is None:
+        try:
+            training.finish()
+            error = training.find_loss()
+        except Exception as failure:
+            error = failure
+    shutdown()
+    if error is not None:
+        traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # an exception at this point would not change the exit code

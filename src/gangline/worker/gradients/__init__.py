@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exchange of gradients: their layout, the backward pass, the header."""

@@ -1,0 +1,543 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exchanges the gradients while the backward pass runs.
+
+A hook on every parameter sees to it that its fresh gradient, weighted by this worker's part of the
+batch, comes into the parameter's place in a flat unit. A unit whose parameters are all ready goes to
+the communication thread, in canonical order. When the outermost backward pass returns, what is left
+is sent and waited for, so that clipping and `step()` see the gradient of the whole global batch.
+
+Several backward passes before a step (two losses, a GAN) are exchanged one by one. What an earlier
+pass left in a unit is already the same everywhere, so only rank 0 adds it to the next sum.
+
+Which units a pass exchanges must be known to all workers beforehand. The first time it is all of
+them; afterwards it is what the same pass of the step before changed on any worker. What a worker
+changes beyond that is agreed in the header and exchanged after it: late, but never wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from gangline.collectives import all_reduce_unit
+from gangline.spec.errors import ExchangeError, MismatchError, UnsupportedError
+from gangline.worker.checks.gradient_checks import (
+    POSITION,
+    check_gradient,
+    drifted_apart,
+    fired_twice,
+    unseen,
+)
+from gangline.worker.checks.scrutiny import NOT_FINITE, UNSAID, size_of
+from gangline.worker.gradients.agreement import Agreed, Statement, decode, encode
+from gangline.worker.gradients.buffers import Buffers, checksum
+from gangline.worker.gradients.carried import CarriedGradients
+from gangline.worker.gradients.layout import Content, Layout, Slot, Unit
+from gangline.worker.gradients.streams import SideStreams, mark, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.utils.hooks import RemovableHandle
+
+    from gangline.collectives import Group, Header
+    from gangline.worker.gradients.communicator import Communicator
+
+
+def resolved(weight: float | Future[float]) -> float:
+    """A batch's weight, when it is known; 0 where the total could not be had.
+
+    Then the exchange of the units fails, too, and voids the attempt.
+    """
+    if not isinstance(weight, Future):
+        return weight
+    try:
+        return weight.result()
+    except ExchangeError:
+        return 0.0
+
+
+class Gradients:
+    """The gradient of the prepared models: hooks, units and their exchange."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        buffers: Buffers,
+        communicator: Communicator,
+        *,
+        is_eager: bool = True,
+    ) -> None:
+        """Eager: units are sent while the backward pass goes on; else when it is over."""
+        self._is_eager = is_eager
+        self._layout = layout
+        self._units = layout.units
+        self._slots = layout.slots
+        self.carried = CarriedGradients(layout.slots)
+        self._buffers = buffers
+        self._communicator = communicator
+        self._weight = 0.0
+        self._part = 1.0
+        self._weight_future: Future[float] | None = None
+        self._is_window_open = False
+        self._plans: dict[int, list[int]] = {}
+        self._phase = 0
+        self._pending: list[int] = []
+        self._plan: list[int] = []
+        self._num_sent = 0
+        self._exchanges: list[Future[None]] = []
+        self._squares: list[torch.Tensor] = []
+        self._is_mixed = False
+        self._in_backward = False
+        self._is_update = False
+        self._is_paused = False
+        self.has_kept = False
+        """Whether a pass inside of `no_sync` has left something that was not exchanged since."""
+        self._is_void = False
+        self._num_done = 0
+        self._devices = {unit.device for unit in self._units}
+        self._streams = SideStreams()
+        self._lock = threading.Lock()  # autograd has a thread per device, each with its hooks
+        self._handles = self._register_hooks()
+
+    # --- one batch -------------------------------------------------------------------------------
+
+    def start(
+        self,
+        weight: float | Future[float],
+        *,
+        is_update: bool,
+        is_first: bool = True,
+        part: float = 1.0,
+        num_done: int = 0,
+    ) -> None:
+        """A new batch: its gradients count `weight`; they are exchanged if `is_update`.
+
+        `is_first` says that it is the first part of its window.
+        `part` is this worker's fraction of the window's samples, by which statistics are averaged.
+        The first `num_done` passes were exchanged and applied before somebody was lost: they are
+        run again for the sake of the loop, and their gradients are dropped.
+        """
+        self._part = part
+        self._num_done = num_done
+        if isinstance(weight, Future):
+            self._weight_future = weight
+        else:
+            self._weight, self._weight_future = weight, None
+        self._is_update = is_update
+        self._is_void = False
+        self._phase = 0
+        self.carried.begin_batch(is_first=is_first, is_done=num_done > 0)
+
+    def stop(self) -> None:
+        """The epoch is over: no batch is there that a gradient could count for."""
+        self._is_update = False
+
+    @property
+    def has_fired(self) -> bool:
+        """Whether the present pass has given a parameter of ours a gradient."""
+        return any(slot.fired for slot in self._slots)
+
+    @property
+    def num_exchanged(self) -> int:
+        """How many passes of the present batch have been exchanged."""
+        return self._phase
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether what the loop does now was done before: its `step()` must change nothing."""
+        return self._is_void or (self._num_done > 0 and self._phase <= self._num_done)
+
+    @property
+    def weight(self) -> float:
+        """How much the present batch's gradients count; waits where the total is on its way."""
+        return self._resolved_weight()
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward pass is under way."""
+        return self._in_backward
+
+    def void(self) -> None:
+        """The attempt at this batch failed: its gradients are zero, and no more are exchanged.
+
+        Zero, not None: a GradScaler wants to see gradients. `step()` is kept from using them.
+        """
+        self._is_void = True
+        self.carried.void()
+        self._clear()
+
+    def leave_window(self) -> None:
+        """The loop left an accumulation window before its end: what came in counts nothing."""
+        self._is_window_open = False
+        self.carried.void()
+        for slot in self._slots:
+            if slot.content is Content.LOCAL:
+                slot.content = Content.EMPTY
+                slot.parameter.grad = None
+
+    def reset(self) -> None:
+        """A new group: nothing that was agreed in the old one holds."""
+        self._plans.clear()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Backward passes inside add up locally, for people who count their own windows."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
+
+    @property
+    def _is_sending(self) -> bool:
+        is_done = self._is_void or self._phase < self._num_done
+        return self._is_update and not self._is_paused and not is_done
+
+    # --- one backward pass -----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A backward pass begins: autograd shall write fresh gradients, not add to ours."""
+        self.carried.begin_pass()
+        for unit in self._units:
+            for slot in unit.slots:
+                slot.fired = False
+                if slot.parameter.grad is not None or slot.content is not Content.EMPTY:
+                    self._set_aside(unit, slot)
+        self._pending = [
+            sum(slot.parameter.requires_grad for slot in unit.slots) for unit in self._units
+        ]
+        everything = [index for index, pending in enumerate(self._pending) if pending]
+        self._plan = self._plans.get(self._phase, everything)
+        self._num_sent = 0
+        self._exchanges = []
+        self._squares = []
+        if self._is_mixed:  # until what was added to has been exchanged
+            self._is_mixed = any(slot.content is Content.LOCAL for slot in self._slots)
+        self._in_backward = True
+
+    def finish_local(self, *, is_forced: bool = False) -> bool:
+        """The local pass is over: sends all units but the last, and says whether to `exchange`.
+
+        A pass that touched none of our models is nobody's business, unless `is_forced`.
+        """
+        self._in_backward = False
+        if not is_forced and not self.has_fired:
+            self._restore()
+            return False
+        self._collect_rest()
+        if self._is_void:
+            self.void()
+            return False
+        if self._is_update and not self._is_paused and self._phase < self._num_done:
+            self._drop()
+            return False
+        if not is_forced and not self._is_sending:
+            self._keep()
+            return False
+        self._send_up_to(len(self._plan) - 1)
+        wait_for(self._devices)  # they compute later than this thread; then the time is taken
+        return True
+
+    def exchange(self, statement: Statement) -> Agreed:
+        """Sends the last unit with the header, and waits until all sums are there."""
+        has_gradient = bytes(slot.content is not Content.EMPTY for slot in self._slots)
+        changed_buffers = self._buffers.changed()
+        dirty = [any(slot.content is Content.LOCAL for slot in unit.slots) for unit in self._units]
+        last = self._units[self._plan[-1]] if self._plan else None
+        for unit in self._units:
+            if unit is last or (dirty[unit.index] and unit.index not in self._plan):
+                self._complete(unit)
+        header = encode(
+            statement._replace(
+                phase=self._phase,
+                gradients=checksum(has_gradient),
+                buffers=checksum(changed_buffers),
+            ),
+            dirty,
+            self._sizes(),
+        )
+        self._send(last, header)
+        for future in self._exchanges:
+            future.result()
+        agreed = decode(header, num_units=len(dirty))
+        if agreed.differ(*POSITION):
+            raise MismatchError(drifted_apart(agreed))
+        late = [i for i, is_sent in enumerate(agreed.units) if is_sent and i not in self._plan]
+        for index in late:
+            if not dirty[index]:
+                self._complete(self._units[index])
+            self._send(self._units[index])
+        flags = self._agree(has_gradient, differ=agreed.differ("gradients"))
+        self._exchange_buffers(changed_buffers, differ=agreed.differ("buffers"))
+        for future in self._exchanges:
+            future.result()
+        self._publish(sorted({*self._plan, *late}), flags)
+        self._plans[self._phase] = [i for i, is_sent in enumerate(agreed.units) if is_sent]
+        self._phase += 1
+        return agreed
+
+    def fail(self) -> None:
+        """The backward pass raised: leave the gradients as they are and forget the pass."""
+        self._in_backward = False
+        for future in self._exchanges:  # a unit that is under way must not be written to
+            future.exception()
+        self._collect_rest()
+        for index in self._plan[: self._num_sent]:
+            for slot in self._units[index].slots:
+                if slot.content is Content.LOCAL:
+                    slot.content = Content.GLOBAL
+        self._restore()
+
+    def hide(self) -> list[torch.Tensor | None]:
+        """Takes all gradients away, so that a `step()` changes nothing; returns them."""
+        hidden = [slot.parameter.grad for slot in self._slots]
+        for slot in self._slots:
+            slot.parameter.grad = None
+        return hidden
+
+    def show(self, hidden: list[torch.Tensor | None]) -> None:
+        """Puts back what `hide` took away."""
+        for slot, grad in zip(self._slots, hidden, strict=True):
+            slot.parameter.grad = grad
+
+    def close(self) -> None:
+        """Removes the hooks. Gradients stay where they are."""
+        for handle in self._handles:
+            handle.remove()
+
+    # --- hooks -----------------------------------------------------------------------------------
+
+    def _register_hooks(self) -> list[RemovableHandle]:
+        handles = []
+        for unit in self._units:
+            for slot in unit.slots:
+                parameter = slot.parameter
+                frozen = not parameter.requires_grad
+                if frozen:  # torch lets only parameters that require a gradient have this hook
+                    parameter.requires_grad_(True)
+                hook = partial(self._on_gradient, unit, slot)
+                handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                handles.append(handle)
+                if frozen:
+                    parameter.requires_grad_(False)
+        return handles
+
+    def _on_gradient(self, unit: Unit, slot: Slot, parameter: torch.Tensor) -> None:
+        if not self._in_backward:
+            if self._communicator.group.size > 1:
+                raise UnsupportedError(unseen(slot))
+            return
+        if parameter.grad is None:
+            return
+        if slot.fired:
+            raise UnsupportedError(fired_twice(slot))
+        slot.fired = True
+        if slot.is_large:
+            self._collect(unit, [slot])
+        with self._lock:
+            self._pending[unit.index] -= 1
+            if self._pending[unit.index] == 0:
+                self._collect(unit, unit.small_slots)
+                if self._is_sending and self._is_eager:
+                    self._send_ready()
+
+    def _collect(self, unit: Unit, slots: list[Slot]) -> None:
+        """Moves fresh gradients, weighted, into their places.
+
+        Large ones at once, while they are in the cache; the small ones of a unit together, because
+        each call costs more than what it moves.
+        """
+        fresh = [slot for slot in slots if slot.fired and slot.parameter.grad is not slot.view]
+        if not fresh:
+            return
+        unit.allocate()
+        for slot in fresh:
+            check_gradient(slot)
+        weight = self._resolved_weight()
+        if weight == 0:  # a ghost's gradient may be anything, and 0 * inf is not 0
+            for slot in fresh:
+                if not self._is_kept(slot):
+                    slot.place.zero_()
+        else:
+            self._add([slot for slot in fresh if self._is_kept(slot)], weight)
+            self._put([slot for slot in fresh if not self._is_kept(slot)], weight)
+        for slot in fresh:
+            slot.content = Content.LOCAL
+            slot.parameter.grad = slot.view
+
+    def _collect_rest(self) -> None:
+        """Some parameters of a unit got no gradient in this pass: the others' are still to be moved."""
+        for unit, pending in zip(self._units, self._pending, strict=True):
+            if pending:
+                self._collect(unit, unit.small_slots)
+
+    def _is_kept(self, slot: Slot) -> bool:
+        """Whether what lies in the place is part of the sum to come."""
+        return slot.content is Content.LOCAL or (
+            slot.content is Content.GLOBAL and self._communicator.group.rank == 0
+        )
+
+    def _add(self, slots: list[Slot], weight: float) -> None:
+        for slot in slots:
+            self._is_mixed |= slot.content is Content.GLOBAL
+            slot.place.add_(slot.gradient, alpha=weight)
+
+    def _put(self, slots: list[Slot], weight: float) -> None:
+        if len(slots) == 1:
+            torch.mul(slots[0].gradient, weight, out=slots[0].place)
+        elif slots:
+            places = [slot.place for slot in slots]
+            torch._foreach_copy_(places, [slot.gradient for slot in slots])
+            torch._foreach_mul_(places, weight)
+
+    def _resolved_weight(self) -> float:
+        future = self._weight_future  # once: another device's thread may resolve it meanwhile
+        if future is not None:
+            self._weight, self._weight_future = resolved(future), None
+        return self._weight
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def _send_ready(self) -> None:
+        """Sends the next units of the plan that are ready; the last waits for the header."""
+        ready = self._num_sent
+        while ready < len(self._plan) - 1 and self._pending[self._plan[ready]] == 0:
+            ready += 1
+        self._send_up_to(ready)
+
+    def _send_up_to(self, end: int) -> None:
+        while self._num_sent < end:
+            unit = self._units[self._plan[self._num_sent]]
+            self._complete(unit)
+            self._send(unit)
+            self._num_sent += 1
+
+    def _complete(self, unit: Unit) -> None:
+        """What does not count in the sum to come becomes zero; the rest is looked at."""
+        flat = unit.allocate()
+        rank = self._communicator.group.rank
+        for slot in unit.slots:
+            if slot.content is Content.EMPTY or (slot.content is Content.GLOBAL and rank != 0):
+                slot.place.zero_()
+            elif slot.content is Content.GLOBAL:
+                self._is_mixed = True
+        # One pass over memory that is still in the cache; half precision would overflow.
+        if flat.itemsize < 4:
+            self._squares.append(torch.linalg.vector_norm(flat, dtype=torch.float32).square_())
+        else:
+            self._squares.append(torch.dot(flat, flat))
+
+    @property
+    def size(self) -> int:
+        """How large this worker's own part of the gradient is, as `scrutiny` counts it.
+
+        Unsaid where rank 0 adds what an earlier pass left: that is not this worker's alone.
+        """
+        size = size_of(sum(float(square) for square in self._squares), self._part)
+        return UNSAID if self._is_mixed and size < NOT_FINITE else size
+
+    def _sizes(self) -> list[int]:
+        group = self._communicator.group
+        return [self.size if rank == group.rank else UNSAID for rank in range(group.size)]
+
+    def _send(self, unit: Unit | None, header: Header | None = None) -> None:
+        """Queues the exchange of a unit (None: of a header alone)."""
+        flat = torch.zeros(0) if unit is None else unit.allocate()
+        ready = mark(flat.device)
+
+        def exchange(group: Group) -> None:
+            with self._streams.after(ready, flat.device):
+                if unit is None:
+                    group.all_reduce(flat, header)
+                else:
+                    all_reduce_unit(group, flat, header, unit=unit.index)
+
+        send = self._communicator.submit if header is None else self._communicator.finish
+        self._exchanges.append(send(exchange))
+
+    def _agree(self, flags: bytes, *, differ: bool) -> bytes:
+        """Or-s flags over all workers; costs an exchange only where they differ."""
+        if not differ:
+            return flags
+        votes = np.frombuffer(flags, dtype=np.uint8).astype(np.int64)
+        self._communicator.call(lambda group: group.all_reduce(torch.zeros(0), votes))
+        return bytes(votes.astype(np.uint8))
+
+    def _exchange_buffers(self, changed: bytes, *, differ: bool) -> None:
+        chosen = self._agree(changed, differ=differ)
+        if any(chosen):
+            flat = self._buffers.collect(chosen, self._part)
+            self._communicator.call(lambda group: group.all_reduce(flat))
+            self._buffers.restore(chosen, flat)
+            self._buffers.settle()
+
+    # --- what the parameters show ----------------------------------------------------------------
+
+    def _set_aside(self, unit: Unit, slot: Slot) -> None:
+        """Notes what a parameter's gradient holds before the pass, and takes it off the parameter."""
+        gradient = slot.parameter.grad
+        if gradient is None:
+            if not (self._is_window_open and slot.content is Content.LOCAL):
+                slot.content = Content.EMPTY  # the user called zero_grad
+            return
+        if gradient is not slot.view:  # the user put a gradient there
+            unit.allocate()
+            assert slot.view is not None
+            slot.view.copy_(gradient)
+            slot.content = Content.GLOBAL
+        elif slot.content is Content.EMPTY:
+            slot.content = Content.GLOBAL
+        slot.parameter.grad = None
+
+    def _drop(self) -> None:
+        """This pass was exchanged and applied before: its gradients must not count again."""
+        self._phase += 1
+        self._buffers.catch_up()
+        self._clear()
+        if self._phase == self._num_done:
+            self.carried.put_back()
+
+    def _clear(self) -> None:
+        """All gradients are zero, and there to be seen."""
+        self._is_window_open = self.has_kept = False
+        for unit in self._units:
+            if unit.flat is not None:
+                unit.flat.zero_()
+        for slot in self._slots:
+            slot.parameter.grad = slot.view
+            slot.content = Content.EMPTY
+
+    def _keep(self) -> None:
+        """The window goes on. In a window of ours, what came in is out of `zero_grad`'s reach."""
+        self._is_window_open = not self._is_paused
+        self.has_kept = self.has_kept or self._is_paused
+        for slot in self._slots:
+            is_hidden = slot.content is Content.LOCAL and self._is_window_open
+            if slot.content is not Content.EMPTY and not is_hidden:
+                slot.parameter.grad = slot.view
+            else:
+                slot.parameter.grad = None
+
+    def _restore(self) -> None:
+        for slot in self._slots:
+            if slot.content is not Content.EMPTY and not self._is_window_open:
+                slot.parameter.grad = slot.view
+
+    def _publish(self, exchanged: list[int], has_gradient: bytes) -> None:
+        """What was exchanged becomes the parameters' gradient; what is None everywhere stays None."""
+        done = set(exchanged)
+        self._is_window_open = self.has_kept = False
+        position = 0
+        for unit in self._units:
+            for slot in unit.slots:
+                if unit.index in done:
+                    slot.content = Content.GLOBAL if has_gradient[position] else Content.EMPTY
+                slot.parameter.grad = None if slot.content is Content.EMPTY else slot.view
+                position += 1

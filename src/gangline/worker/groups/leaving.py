@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leaving politely: on SIGTERM (a preemption notice), on Ctrl-C, or because an operator asked for it.
+
+The signal handler only sets a flag: the main thread may be in the middle of a backward pass. Between
+two steps the worker tells the coordinator, goes on training until a view without it holds, and leaves
+there. A second signal does what it would have done without us.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from gangline.collectives import OutsiderGroup
+from gangline.protocol.messages import BROKEN, FINISHED, LEFT, Exhausted, Leaving
+from gangline.spec.event import Decision
+from gangline.worker.memory import ending_error, is_out_of_memory, lowered
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from gangline.spec.view import View
+    from gangline.worker.session import Session
+
+_DEFAULTS = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+"""A script that handles one of these itself keeps its own handler."""
+
+
+def farewell(*, has_left: bool) -> str:
+    """Why this worker says goodbye, as it ends."""
+    if has_left:
+        return LEFT
+    return FINISHED if ending_error() is None else BROKEN
+
+
+class LeaveSignals:
+    """Notes that the process was asked to end. Only the main thread can listen."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._pid = os.getpid()
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number, default in _DEFAULTS.items():
+                if signal.getsignal(number) is default:
+                    self._before[number] = signal.signal(number, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        is_first = self.received is None and os.getpid() == self._pid
+        if is_first:
+            self.received = number
+            return
+        # Asked twice, or a process that was forked from the worker: no politeness is expected.
+        signal.signal(number, self._before[number])
+        os.kill(os.getpid(), number)
+
+    def close(self) -> None:
+        """Puts the handlers back that were there before."""
+        for number, handler in self._before.items():
+            if signal.getsignal(number) == self._receive:
+                signal.signal(number, handler)
+        self._before = {}
+
+
+class Departure:
+    """This worker's way out of the job."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._is_told = False
+        client = session.client
+        self._signals = LeaveSignals() if client is not None and client.is_elastic else None
+        self.has_left = False
+
+    def is_due(self, view: View) -> bool:
+        """Between two steps, the next of which is cut by `view`: whether this worker goes now."""
+        client = self._session.client
+        if client is None or self._signals is None:
+            return False
+        client.check_dissolved()
+        if self._signals.received is not None and not self._is_told:
+            self._is_told = True
+            client.send(Leaving())
+        # A view that holds without this worker says so, too; it may come before the dismissal.
+        is_out = self._session.place.worker not in view.members
+        return is_out or (client.is_dismissed and self._session.group.size == 1)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this worker has left, or was asked to."""
+        client = self._session.client
+        is_asked = self._signals is not None and self._signals.received is not None
+        return self.has_left or is_asked or (client is not None and client.is_dismissed)
+
+    def leave(self, *, step: int, t: float) -> None:
+        """Goes. Who was the last stays what it was; anybody else is no member of anything now."""
+        self.has_left = True
+        size = self._session.group.size
+        if size > 1:
+            self._session.communicator.renew(OutsiderGroup(rank=size))
+        number = None if self._signals is None else self._signals.received
+        why = "asked to" if number is None else f"got {signal.Signals(number).name}"
+        self._session.record(
+            Decision(
+                t=t,
+                what="leave",
+                reason=f"worker {self._session.place.worker} left before step {step}: {why}",
+                numbers={"worker": float(self._session.place.worker), "step": float(step)},
+            )
+        )
+
+    def _tell_exhausted(self) -> None:
+        """Who takes this worker's place shall not run out of memory, too."""
+        client, worker = self._session.client, self._session.place.worker
+        view = None if client is None or client.newest_view < 0 else client.view(client.newest_view)
+        if client is None or view is None or worker not in view.members:
+            return
+        share = view.shares[view.rank_of(worker)]
+        ceiling = lowered(share)
+        client.send(Exhausted(max_samples=ceiling))
+        self._session.record(
+            Decision(
+                t=time.time(),
+                what="out_of_memory",
+                reason=(
+                    f"worker {worker} ran out of memory with a share of {share} samples: it leaves, "
+                    f"and who takes its place gets at most {ceiling}"
+                ),
+                numbers={"worker": float(worker), "share": float(share), "ceiling": float(ceiling)},
+            )
+        )
+
+    def close(self) -> None:
+        """Says so if the script ends for lack of memory, and listens to signals no longer."""
+        if self._signals is not None and is_out_of_memory(ending_error()):
+            self._tell_exhausted()
+        if self._signals is not None:
+            self._signals.close()

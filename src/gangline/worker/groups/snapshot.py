@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an attempt at a step may move before it fails: kept at the hand-out, put back afterwards.
+
+A failed attempt changes no parameter and no optimizer state, because `step()` is given no gradients.
+But the forward pass has moved running statistics, and the user's loop goes on to its schedulers and
+scalers, which know nothing of the failure. Their state is always that of the hand-out: who copies
+another worker's state runs the user's loop from there, and moves them itself.
+
+Without an optimizer the loop updates the parameters itself, unseen: they are kept and put back too.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from gangline.worker.samples.sample_state import tables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from gangline.worker.gradients.carried import CarriedGradients, Values
+    from gangline.worker.prepare.prepared import Prepared
+
+
+class Companion(Protocol):
+    """Something with state that goes with that of the models."""
+
+    def export(self) -> dict[str, Any]: ...
+
+    def load(self, state: dict[str, Any], /) -> None: ...
+
+
+class _Kept(NamedTuple):
+    """How things were."""
+
+    buffers: list[Tensor]
+    groups: list[dict[str, Any]]
+    states: list[Any]
+    parameters: list[Tensor] | None
+    """Where there is no optimizer."""
+
+
+class Snapshot:
+    """Buffers, the scalars of the optimizers' groups, and the state of schedulers and scalers."""
+
+    def __init__(self, prepared: Prepared, gradients: CarriedGradients | None = None) -> None:
+        self._prepared = prepared
+        self._gradients = gradients
+        self._buffer_places: list[tuple[dict[str, Any], str]] = [
+            (module._buffers, name)
+            for model in prepared.models
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        self._noted: _Kept | None = None
+        self._tables = tables_of(prepared.models)
+        self.ahead: list[Tensor] = []
+        """The tables, as they are now, of the worker whose state was loaded last."""
+        self.companion: Companion | None = None
+        """What else those that are behind must copy."""
+        self._kept = self._now()
+
+    def take(self) -> None:
+        """Keeps how things are now, or how they were at the last `note`."""
+        self._kept, self._noted = self._noted or self._now(), None
+
+    def note(self) -> None:
+        """Notes how things are now: perhaps the loop is done with its batch, and on to the next one."""
+        self._noted = self._now()
+
+    def forget_note(self) -> None:
+        """It was not: it has gone on to work with the batch."""
+        self._noted = None
+
+    def _now(self) -> _Kept:
+        parameters = None
+        if not self._prepared.optimizers:
+            parameters = [parameter.detach().clone() for parameter in self._live_parameters()]
+        return _Kept(
+            buffers=[buffer.detach().clone() for buffer in self._live_buffers()],
+            groups=[_scalars(group) for group in self._live_groups()],
+            states=[copy.deepcopy(item.state_dict()) for item in self._prepared.stateful],
+            parameters=parameters,
+        )
+
+    def restore(self) -> None:
+        """Puts everything back as it was kept."""
+        for item, state in zip(self._prepared.stateful, self._kept.states, strict=True):
+            item.load_state_dict(copy.deepcopy(state))
+        # After the schedulers: loading one does not restore the rates that it had set.
+        for group, scalars in zip(self._live_groups(), self._kept.groups, strict=True):
+            group.update(_scalars(scalars))
+        for buffer, values in zip(self._live_buffers(), self._kept.buffers, strict=True):
+            buffer.data.copy_(values)
+        if self._kept.parameters is not None:
+            _copy_all(self._kept.parameters, self._live_parameters())
+
+    def export(self) -> dict[str, Any]:
+        """This worker's whole state, as another one can `load` it."""
+        return {
+            "parameters": self._kept.parameters or [p.detach() for p in self._live_parameters()],
+            "optimizers": [opt.state_dict()["state"] for opt in self._prepared.optimizers],
+            "buffers": self._kept.buffers,
+            "groups": self._kept.groups,
+            "states": self._kept.states,
+            "gradients": None if self._gradients is None else self._gradients.export(),
+            "tables": [table.values for table in self._tables],
+            "companion": None if self.companion is None else self.companion.export(),
+        }
+
+    def load(self, exported: dict[str, Any]) -> None:
+        """Becomes like the worker that exported this."""
+        _copy_all(exported["parameters"], self._live_parameters())
+        for optimizer, state in zip(self._prepared.optimizers, exported["optimizers"], strict=True):
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        self._noted = None
+        self._kept = self._now()._replace(
+            buffers=exported["buffers"], groups=exported["groups"], states=exported["states"]
+        )
+        self.ahead = exported["tables"]
+        self.load_gradients(exported["gradients"])
+        if self.companion is not None:
+            self.companion.load(exported["companion"])
+        self.restore()
+
+    def load_gradients(self, values: Values | None) -> None:
+        """Goes on with the gradients that the loop has carried over to the next batch."""
+        if self._gradients is not None:
+            self._gradients.load(values)
+
+    def _live_buffers(self) -> Sequence[Tensor]:
+        """The buffers as they are now: a forward pass may assign new ones."""
+        return [owner[name] for owner, name in self._buffer_places]
+
+    def _live_parameters(self) -> Sequence[Tensor]:
+        return [p for model in self._prepared.models for p in model.parameters()]
+
+    def _live_groups(self) -> Sequence[dict[str, Any]]:
+        optimizers: Sequence[torch.optim.Optimizer] = self._prepared.optimizers
+        return [group for optimizer in optimizers for group in optimizer.param_groups]
+
+
+def _copy_all(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+    for target, values in zip(targets, sources, strict=True):
+        target.data.copy_(values)
+
+
+def _scalars(group: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: value.detach().clone() if isinstance(value, Tensor) else copy.copy(value)
+        for key, value in group.items()
+        if key != "params"
+    }

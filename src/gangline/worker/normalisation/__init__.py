@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that normalise by their batch, which lies on several workers."""

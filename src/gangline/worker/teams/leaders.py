@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exchange between the leaders of teams: on a thread of its own, while everybody trains on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import torch
+
+from gangline.collectives import GroupKey, SoloGroup, gather_bytes
+from gangline.collectives.compression import Compressor
+from gangline.spec.errors import ExchangeError
+from gangline.spec.exchange.compression import NONE, Compression
+from gangline.spec.exchange.compression_format import ring_bytes
+from gangline.worker.teams.replica import Copy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from gangline.collectives import Group
+    from gangline.collectives.transports import Door
+    from gangline.protocol.messages import RoundOpened
+
+_log = logging.getLogger(__name__)
+
+LEVEL = "teams"
+_BREAK_S = 0.002
+
+
+class Mean(NamedTuple):
+    """What the leaders' exchange brought."""
+
+    copy: Copy
+    took_s: float
+    cpu_s: float
+    """What the exchange took from this process's computing."""
+    sent_bytes: int
+
+
+class Exchange:
+    """One round's exchange, under way."""
+
+    def __init__(self, run: Callable[[], Mean], on_failure: Callable[[str], None]) -> None:
+        self.mean: Mean | None = None
+        self.fault: Exception | None = None
+        """What ended it, where that was not the loss of another leader."""
+        self._run = run
+        self._on_failure = on_failure
+        self._thread = threading.Thread(target=self._work, name="gangline-round", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self.mean = self._run()
+        except ExchangeError as error:
+            self._on_failure(str(error))
+        except Exception as error:  # the other teams wait: whatever it is, they must hear of it
+            _log.exception("the exchange of a round failed")
+            self.fault = error
+            self._on_failure(f"{type(error).__name__}: {error}")
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it has neither succeeded nor failed."""
+        return self._thread.is_alive()
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits for its end, but not for longer than this."""
+        self._thread.join(timeout_s)
+
+
+class Leaders:
+    """The group of all teams' leaders, kept from round to round while they stay the same."""
+
+    def __init__(self, door: Door, *, run: str, worker: int) -> None:
+        self._door = door
+        self._run = run
+        self._worker = worker
+        self._number = -1
+        self._group: Group | None = None
+        self._connecting: GroupKey | None = None
+        self._compressor: Compressor | None = None
+        self._is_compressed = False
+        """Whether the last exchange was."""
+
+    def exchange(self, opened: RoundOpened, copy: Copy, reference: Tensor, samples: int) -> Mean:
+        """The mean of all teams' copies, weighted by the samples that each stands for.
+
+        `reference` is what all teams had in common after their last merge: where the exchange is
+        compressed, the way from there travels.
+        """
+        start_s, start_cpu_s = time.perf_counter(), time.thread_time()
+        group = self._enter(opened)
+        own = msgspec.msgpack.encode((samples, len(copy.values), copy.counters))
+        try:
+            rows = [msgspec.msgpack.decode(row) for row in gather_bytes(group, own)]
+            values, counters = copy.values, copy.counters
+            if len({(size, len(counts)) for _, size, counts in rows}) > 1:
+                # Somebody has made no step yet, and has no optimizer state: each keeps its own.
+                values = values[: min(size for _, size, _ in rows)]
+                counters = ()
+            total = sum(count for count, _, _ in rows)
+            weight = samples / total if total else 1 / len(rows)
+            summed, sent_bytes = self._sum(group, opened, values, reference, weight=weight)
+        except Exception:
+            self.leave()
+            raise
+        if counters:
+            counters = tuple(max(column) for column in zip(*(c for _, _, c in rows), strict=True))
+        return Mean(
+            Copy(summed, counters),
+            took_s=time.perf_counter() - start_s,
+            cpu_s=time.thread_time() - start_cpu_s,
+            sent_bytes=sent_bytes,
+        )
+
+    def _sum(
+        self,
+        group: Group,
+        opened: RoundOpened,
+        values: Tensor,
+        reference: Tensor,
+        *,
+        weight: float,
+    ) -> tuple[Tensor, int]:
+        """The weighted sum over all leaders, and how many bytes were sent for it."""
+        # Who is alone has its mean already.
+        self._is_compressed = opened.compression != NONE and group.size > 1
+        if not self._is_compressed:
+            summed = values * weight
+            group.all_reduce(summed)
+            return summed, round(ring_bytes(summed.nbytes, num_members=group.size))
+        compression = Compression.parse(opened.compression)
+        if self._compressor is None or self._compressor.compression != compression:
+            self._compressor = Compressor(compression)
+        before = self._compressor.traffic.sent_bytes
+        way = (values - reference).to(torch.float32) * weight
+        self._compressor.all_reduce(group, way)
+        return reference + way.to(values), self._compressor.traffic.sent_bytes - before
+
+    def undo(self) -> None:
+        """The last exchange was not used: what it left out was not sent."""
+        if self._compressor is not None and self._is_compressed:
+            self._compressor.undo()
+
+    def _enter(self, opened: RoundOpened) -> Group:
+        if self._group is not None and opened.group == self._number:
+            return self._group
+        self.leave()
+        self._number = opened.group
+        rank = opened.leaders.index(self._worker)
+        if len(opened.leaders) == 1:
+            self._group = SoloGroup()
+            return self._group
+        key = GroupKey(run=self._run, view=opened.group, attempt=0, level=LEVEL)
+        self._connecting = key
+        try:
+            self._group = self._door.connect_beside(key, rank=rank, addresses=opened.addresses)
+        finally:
+            self._connecting = None
+        return self._group
+
+    def break_off(self, exchange: Exchange) -> None:
+        """Ends an exchange that will not come to anything, from another thread."""
+        while exchange.is_under_way:  # it may be about to connect, or to begin with a group
+            key, group = self._connecting, self._group
+            if key is not None:
+                self._door.cancel(key)
+            if group is not None:
+                group.abort()
+            exchange.wait(_BREAK_S)
+        self.leave()
+
+    def leave(self) -> None:
+        """Closes the group, if there is one."""
+        group, self._group = self._group, None
+        self._number = -1
+        if group is not None:
+            group.abort()
+            group.close()
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The length of the difference of two flat vectors."""
+    return float(torch.linalg.vector_norm(one - other))

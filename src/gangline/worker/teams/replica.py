@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What teams merge: this worker's parameters and running statistics, as one flat vector.
+
+Optimizer state is each team's own between two rounds. Where all teams wait for each other, at the end
+of an epoch, it is averaged too, and counters (Adam's steps, BatchNorm's batches) take the greatest
+value: so all workers begin the next epoch alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gangline.worker.prepare.prepared import Prepared
+
+
+class Copy(NamedTuple):
+    """The state of a team at one moment, or the mean over several."""
+
+    values: Tensor
+    """Parameters, then floating-point buffers, then (in a whole copy) optimizer state."""
+    counters: tuple[float, ...]
+    """What is counted and not averaged; in a whole copy only."""
+
+
+class Replica:
+    """The tensors that are merged, and how they are read and written."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        tensors = [*self._parameters(), *self._buffers()]
+        has_double = any(tensor.dtype == torch.float64 for tensor in tensors)
+        self._dtype = torch.float64 if has_double else torch.float32
+        self.num_shared = sum(tensor.numel() for tensor in tensors)
+        """How many values every copy has; what follows is optimizer state."""
+        self.num_parameters = sum(tensor.numel() for tensor in self._parameters())
+
+    def copy(self, *, is_whole: bool) -> Copy:
+        """How things are now."""
+        tensors = [*self._parameters(), *self._buffers()]
+        if is_whole:
+            tensors += self._moments()
+        counters = tuple(float(one) for one in self._counters()) if is_whole else ()
+        return Copy(self._flat(tensors), counters)
+
+    def move(self, change: Tensor) -> None:
+        """Adds to the parameters and running statistics."""
+        start = 0
+        for tensor in [*self._parameters(), *self._buffers()]:
+            part = change[start : start + tensor.numel()].view(tensor.shape)
+            tensor.data.add_(part.to(tensor.device, tensor.dtype))
+            start += tensor.numel()
+
+    def become(self, copy: Copy) -> None:
+        """Takes over a copy, of this worker's own layout or without optimizer state and counters."""
+        tensors = [*self._parameters(), *self._buffers()]
+        if len(copy.values) > self.num_shared:
+            tensors += self._moments()
+        start = 0
+        for tensor in tensors:
+            part = copy.values[start : start + tensor.numel()].view(tensor.shape)
+            tensor.data.copy_(part)
+            start += tensor.numel()
+        if copy.counters:
+            for counter, value in zip(self._counters(), copy.counters, strict=True):
+                counter.fill_(value)
+
+    def _parameters(self) -> list[Tensor]:
+        return [
+            parameter.detach()
+            for model in self._prepared.models
+            for parameter in model.parameters()
+        ]
+
+    def _buffers(self) -> list[Tensor]:
+        return [one for one in self._all_buffers() if one.is_floating_point()]
+
+    def _all_buffers(self) -> list[Tensor]:
+        return [buffer for model in self._prepared.models for buffer in model.buffers()]
+
+    def _moments(self) -> list[Tensor]:
+        return [one for one in self._states() if one.is_floating_point() and one.dim() > 0]
+
+    def _counters(self) -> list[Tensor]:
+        states = [one for one in self._states() if not (one.is_floating_point() and one.dim() > 0)]
+        whole = [one for one in self._all_buffers() if not one.is_floating_point()]
+        return [one for one in [*states, *whole] if one.dim() == 0]
+
+    def _states(self) -> list[Tensor]:
+        """The optimizers' tensors, parameter by parameter in the order of their groups."""
+        return [
+            value
+            for optimizer in self._prepared.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            for _, value in sorted(optimizer.state.get(parameter, {}).items())
+            if isinstance(value, Tensor)
+        ]
+
+    def _flat(self, tensors: Sequence[Tensor]) -> Tensor:
+        parts = [tensor.detach().reshape(-1).to("cpu", self._dtype) for tensor in tensors]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=self._dtype)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker as a member of a team: which samples are the team's, and when it meets the other teams."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gangline.protocol.messages import (
+    MAX_SUMMED,
+    MAX_TOLD_BYTES,
+    EpochClosed,
+    Heard,
+    LeaseAsked,
+    Reached,
+    RoundOpened,
+    Told,
+)
+from gangline.spec.errors import UsageError
+from gangline.spec.leases import Lease, TeamOrder
+from gangline.spec.sync import LOCAL, parse_sync
+from gangline.worker.teams.merging import Merging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gangline.spec.position import Position
+    from gangline.spec.sync import Sync
+    from gangline.worker.line.client import ControlClient
+    from gangline.worker.prepare.prepared import Prepared
+    from gangline.worker.session import Session
+    from gangline.worker.teams.merging import Stages
+
+
+class Teamwork:
+    """The team's order of the epoch, and its meetings with the other teams."""
+
+    def __init__(
+        self,
+        session: Session,
+        prepared: Prepared,
+        sync: Sync,
+        *,
+        number: Callable[[], int],
+        is_parting: bool = False,
+    ) -> None:
+        """`number` says which team this worker is in."""
+        assert session.client is not None
+        self._number = number
+        self.is_parting = is_parting
+        """Whether this is all workers of a job that was one: they stop, and are made teams."""
+        self.length = 0
+        """Of the epoch in which they part."""
+        self._client: ControlClient = session.client
+        self.merging = Merging(session, prepared)
+        self.sync = sync
+        self._epoch = -1
+        self._order = TeamOrder()
+        self._steps = 0
+        """How many steps were made since the last stop."""
+        self._last_closing = -1
+        self._is_epoch_over = True
+
+    # --- samples ---------------------------------------------------------------------------------
+
+    def reach(self, epoch: int, stop: int, *, length: int) -> int:
+        """How far the team's order goes: up to `stop`, or less where nothing more is to be had."""
+        if epoch != self._epoch:
+            self._check_left(epoch)
+            self._epoch, self._order, self._is_epoch_over = epoch, TeamOrder(), False
+        while self._order.given < stop:
+            number = len(self._order)
+            lease = self._lease(number, length)
+            if lease.start == lease.stop:
+                break
+            self._order.append(lease)
+            self._ask(number + 1, length)  # so that it is there when it is needed
+        return min(stop, self._order.given)
+
+    def _check_left(self, epoch: int) -> None:
+        if not self._is_epoch_over:
+            raise UsageError(
+                f"the loop asked for epoch {epoch} before the end of epoch {self._epoch}: where groups "
+                f"train at their own pace (sync={str(self.sync)!r}), the samples of an epoch are lent "
+                "to them, and all must be used. Go through the loader to its end instead of leaving "
+                "it by `break`, or train with sync='full'"
+            )
+
+    def _ask(self, number: int, length: int) -> None:
+        self._client.send(LeaseAsked(epoch=self._epoch, number=number, length=length))
+
+    def _lease(self, number: int, length: int) -> Lease:
+        post, epoch = self._client.post, self._epoch
+        if post.lease(epoch, number) is None:
+            self._ask(number, length)
+        granted = self._client.wait_post(lambda: post.lease(epoch, number), "samples")
+        return Lease(granted.start, granted.stop)
+
+    def locate(self, start: int, stop: int) -> list[Lease]:
+        """Where in the epoch's order a part of the team's order is."""
+        return self._order.locate(start, stop)
+
+    # --- meeting the other teams -----------------------------------------------------------------
+
+    def after_step(self, least: Stages, most: Stages, position: Position, *, step_s: float) -> None:
+        """A step was made, and all members of the team agree on these stages."""
+        mark = (position.epoch, position.start)
+        self.sync = self.merging.advance(least, most, mark=mark, sync=self.sync, step_s=step_s)
+        self._steps += 1
+        if self.sync.kind == LOCAL and self._steps >= self.sync.steps:
+            self.meet(position, is_end=False)
+
+    def meet(self, position: Position, *, is_end: bool) -> EpochClosed | None:
+        """Stops until all teams are merged; at the end of an epoch, how that ended."""
+        self.sync = self.merging.complete(self.sync)
+        mark = (position.epoch, position.start)
+        self._client.send(
+            Reached(
+                epoch=mark[0],
+                offset=mark[1],
+                step=position.step,
+                is_end=is_end,
+                after=self.merging.last,
+                length=self.length if self.is_parting else 0,
+            )
+        )
+        try:
+            return self._wait_merged(mark, is_end=is_end)
+        finally:
+            self._client.withdraw(Reached)
+
+    def _wait_merged(self, mark: tuple[int, int], *, is_end: bool) -> EpochClosed | None:
+        post = self._client.post
+        while True:
+            found = self._client.wait_post(partial(self._find_news, mark[0], is_end), "other teams")
+            if isinstance(found, EpochClosed):
+                self._last_closing = found.round
+                self._steps = 0
+                self._is_epoch_over = found.is_complete
+                post.forget_lease(self._epoch, len(self._order))
+                return found
+            assert isinstance(found, RoundOpened)
+            self.merging.begin(found.number, mark)
+            self.sync = self.merging.complete(self.sync)
+            closed = post.closing(found.number)
+            is_merged = closed is not None and closed.is_committed
+            if is_merged and found.is_whole and not is_end:
+                self._steps = 0
+                return None
+
+    def _find_news(self, epoch: int, is_end: bool) -> EpochClosed | RoundOpened | None:
+        """What the coordinator says to a team that waits. Rounds come in order, for all members."""
+        post = self._client.post
+        opened = post.next_opening(self.merging.last)
+        closed = post.epoch_closed
+        if closed is None or not is_end:
+            return opened
+        is_news = closed.round > self._last_closing and closed.epoch == epoch
+        is_news = is_news and self._number() in closed.teams
+        # Others may be in the next epoch already, and have had a round opened there.
+        is_first = opened is None or opened.number > closed.round
+        return closed if is_news and is_first else opened
+
+    # --- for members that come later -------------------------------------------------------------
+
+    def export(self) -> dict[str, Any]:
+        """What a member of the same team needs to go on as this one does."""
+        return {
+            "merging": self.merging.export(),
+            "sync": str(self.sync),
+            "steps": self._steps,
+            "closing": self._last_closing,
+            "epoch": self._epoch,
+            "order": [[*lease] for lease in self._order.leases],
+            "is_over": self._is_epoch_over,
+            "is_parting": self.is_parting,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Becomes like the member that exported this."""
+        self.merging.load(state["merging"])
+        self.sync = parse_sync(state["sync"])
+        self._steps, self._last_closing = state["steps"], state["closing"]
+        self._epoch, self._is_epoch_over = state["epoch"], state["is_over"]
+        self.is_parting = state["is_parting"]
+        self._order = TeamOrder(Lease(*lease) for lease in state["order"])
+
+    def move(self) -> None:
+        """This worker is given to another team."""
+        self.merging.drop()
+        self._forget_order()
+
+    def renew(self, sync: Sync, *, epoch: int) -> None:
+        """All teams are merged, and this worker goes on in another one, which has no order yet."""
+        self.is_parting, self.sync = False, sync
+        self.merging.restart(epoch)
+        self._forget_order()
+
+    def _forget_order(self) -> None:
+        self._epoch, self._order, self._is_epoch_over = -1, TeamOrder(), True
+
+    # --- sums ------------------------------------------------------------------------------------
+
+    def add_up(
+        self, values: Sequence[float], *, epoch: int, call: int, name: str, payload: bytes
+    ) -> Heard:
+        """The sum over all teams; every member of a team brings that of its team."""
+        if len(values) > MAX_SUMMED or len(payload) > MAX_TOLD_BYTES:
+            given = f"{len(payload)} bytes" if payload else f"{len(values)} values"
+            raise UsageError(
+                f"{name} was given {given} by this group: where groups train at their own pace these "
+                f"go through the coordinator, at most {MAX_SUMMED} values of a sum or mean (its weight "
+                f"is one of them), and {MAX_TOLD_BYTES} bytes that are gathered. Bring them together "
+                "in parts"
+            )
+        post = self._client.post
+        if post.heard(epoch, call) is None:
+            told = Told(epoch=epoch, call=call, values=tuple(values), name=name, payload=payload)
+            self._client.send(told)
+        try:
+            return self._client.wait_post(lambda: post.heard(epoch, call), "the other teams")
+        finally:
+            self._client.withdraw(Told)
+
+    def close(self) -> None:
+        """Ends what is under way."""
+        self.merging.close()

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime manager: told apart, excluded where it helps, taken back where that helps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gangline.control import (
+    ControlOptions,
+    ControlState,
+    KeepPlan,
+    LowerRate,
+    PublishView,
+    Say,
+    SpareMeasured,
+    StepMeasured,
+    TakeBack,
+    WorkersJoined,
+    WorkersLeft,
+    decide,
+)
+from gangline.control.stragglers.manager import PATIENCE
+from gangline.spec.errors import UsageError
+from gangline.spec.outlook import Outlook
+from gangline.spec.profile import ClusterProfile, NodeProfile
+from gangline.spec.view import Whole
+from gangline.spec.workload import Workload
+
+FIXED_S, PER_SAMPLE_S = 0.02, 0.01
+
+
+class Run:
+    """Four workers without noise, told to a bare state; one second passes per step."""
+
+    def __init__(self, count=4, **options):
+        options = {"global_batch": 64, "exclusion_cost_s": 1.0, **options}
+        self.state = ControlState.begin(ControlOptions(**options))
+        self.step, self.now = 0, 0.0
+        self.slowdown, self.hop_s, self.late_s = (
+            np.ones(count),
+            np.full(count, 0.01),
+            np.zeros(count),
+        )
+        self.commands = []
+        self.send(WorkersJoined(workers=tuple(range(count))))
+
+    def send(self, event):
+        self.state, commands = decide(self.state, event, self.now)
+        self.commands += commands
+        return commands
+
+    def measure(self, steps=1):
+        for _ in range(steps):
+            workers = np.array(self.state.members)
+            shares = np.array(self.state.view.shares)
+            compute_s = (FIXED_S + PER_SAMPLE_S * shares) * self.slowdown[workers]
+            self.send(
+                StepMeasured(
+                    step=self.step,
+                    view=self.state.view.number,
+                    workers=self.state.members,
+                    samples=shares,
+                    compute_s=compute_s,
+                    exchange_s=float(self.hop_s[workers].max()),
+                    hop_s=self.hop_s[workers],
+                    delay_s=self.late_s[workers],
+                    step_s=float(compute_s.max() + self.hop_s[workers].max()),
+                )
+            )
+            self.step += 1
+            self.now += 1.0
+
+    def show(self, worker, slowdown, times=1):
+        for _ in range(times):
+            self.now += 1.0
+            self.send(SpareMeasured(worker=worker, slowdown=slowdown))
+
+    def said(self, what):
+        said = [command.decision for command in self.commands if isinstance(command, Say)]
+        return [decision for decision in said if decision.what == what]
+
+    def of_kind(self, kind):
+        return [command for command in self.commands if isinstance(command, kind)]
+
+
+def excluded(**options):
+    """A run whose worker 3 became thirty times slower, and was excluded."""
+    run = Run(**options)
+    run.measure(20)
+    run.slowdown[3] = 30
+    run.measure(40)
+    assert run.state.members == (0, 1, 2)
+    return run
+
+
+def test_a_slow_worker_is_excluded_with_its_reason_when_even_its_least_share_is_too_slow():
+    run = excluded()
+    (trouble,) = run.said("compute_trouble")
+    assert "worker 3 takes" in trouble.reason
+    assert trouble.numbers["factor"] > 20
+    (decision,) = run.said("exclude")
+    assert "worker 3 needs" in decision.reason
+    assert "the least share that it can have" in decision.reason
+    assert decision.numbers["without_s"] < decision.numbers["with_s"]
+    assert decision.numbers["lost_s"] >= 1.0
+    assert decision.numbers["lost_steps"] >= PATIENCE
+    view = run.of_kind(PublishView)[-1]
+    assert view.is_recovery, "nobody waits for its present step"
+    assert sum(view.view.shares) == 64
+    assert [spare.worker for spare in run.state.oversight.spares] == [3]
+
+
+def test_the_plan_is_of_those_that_train_when_one_is_excluded():
+    nodes = tuple(NodeProfile(name=f"n{i}", per_sample_s=1.0) for i in range(4))
+    workload = Workload(global_batch=64, gradient_bytes=4e6)
+    run = excluded(outlook=Outlook(workload=workload, profile=ClusterProfile(nodes=nodes)))
+    run.measure(60)
+    first, *_, last = [command.made for command in run.of_kind(KeepPlan)]
+    assert (first.chosen, len(first.nodes)) == ("flat ring, all nodes", 4)
+    assert (last.chosen, last.nodes) == ("flat ring, 3 of 4 nodes", ["n0", "n1", "n2"])
+    assert last.reasons[-1] == "left out, because a step is shorter without: n3"
+    taken_s = FIXED_S + PER_SAMPLE_S * max(run.state.view.shares) + 0.01
+    assert last.step_s == pytest.approx(taken_s, rel=0.1)
+
+
+def test_a_slow_worker_stays_when_the_others_are_no_faster_without_it():
+    run = Run(global_batch=1024)
+    run.measure(20)
+    run.slowdown[3] = 10
+    run.measure(100)
+    assert run.state.members == (0, 1, 2, 3)
+    assert run.said("exclude") == []
+    assert 0 < run.state.view.shares[3] < 64, "its share shrinks instead"
+
+
+def test_nobody_is_excluded_when_waiting_has_not_cost_enough():
+    run = Run(exclusion_cost_s=1e6)
+    run.measure(20)
+    run.slowdown[3] = 30
+    run.measure(60)
+    assert run.state.members == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "options", [{"may_exclude": False}, {"allocation": "equal"}, {"allocation": "fixed"}]
+)
+def test_nobody_is_excluded_when_it_may_not_be(options):
+    run = Run(**options)
+    run.measure(20)
+    run.slowdown[3] = 30
+    run.measure(80)
+    assert run.state.members == (0, 1, 2, 3)
+
+
+def test_a_worker_that_is_slow_for_ten_steps_is_not_excluded():
+    run = Run(exclusion_cost_s=0.0)
+    run.measure(20)
+    run.slowdown[3] = 30
+    run.measure(10)
+    run.slowdown[3] = 1
+    run.measure(40)
+    assert run.said("exclude") == []
+    assert len(run.said("compute_recovered")) == 1
+    assert run.state.view.shares[3] >= 14, "its share is back"
+
+
+def test_a_worker_that_was_slow_from_the_start_needs_a_longer_patience():
+    run = Run()
+    run.slowdown[3] = 30
+    run.measure(35)
+    assert run.state.members == (0, 1, 2, 3)
+    run.measure(30)
+    assert run.state.members == (0, 1, 2)
+    assert run.said("compute_trouble") == [], "it is as slow as it always was"
+
+
+def test_the_last_worker_and_most_workers_always_stay():
+    run = Run(count=3)
+    run.measure(20)
+    run.slowdown[1:] = (30, 40)
+    run.measure(120)
+    assert len(run.state.members) == 2
+    alone = Run(count=1)
+    alone.measure(60)
+    assert alone.state.members == (0,)
+
+
+def test_nobody_is_excluded_when_the_others_cannot_hold_the_batch():
+    run = Run(count=2)
+    run.state = ControlState.begin(run.state.options)
+    run.send(WorkersJoined(workers=(0, 1), max_samples=(40, 40)))
+    run.measure(20)
+    run.slowdown[1] = 200
+    run.measure(80)
+    assert run.state.members == (0, 1)
+
+
+# --- link and line -------------------------------------------------------------------------------
+
+
+def test_a_worker_with_a_bad_link_is_excluded_when_its_computing_is_as_usual():
+    run = Run()
+    run.measure(20)
+    run.hop_s[1] = 2.0
+    run.measure(30)
+    assert run.state.members == (0, 2, 3)
+    assert run.said("compute_trouble") == []
+    assert len(run.said("link_trouble")) == 1
+    (decision,) = run.said("exclude")
+    assert "the hops of worker 1 take 2 s, the others' 0.01 s" in decision.reason
+
+
+def test_a_link_that_is_a_little_slower_is_said_and_nobody_is_excluded():
+    run = Run()
+    run.measure(20)
+    run.hop_s[1] = 0.02
+    run.measure(30)
+    assert len(run.said("link_trouble")) == 1
+    assert run.state.members == (0, 1, 2, 3)
+    run.hop_s[1] = 0.01
+    run.measure(10)
+    assert len(run.said("link_recovered")) == 1
+
+
+def test_late_reports_are_said_and_nothing_is_done_when_the_steps_go_on():
+    run = Run(exclusion_cost_s=0.0)
+    run.measure(20)
+    run.late_s[2] = 3.0
+    run.measure(60)
+    assert len(run.said("line_trouble")) == 1
+    assert "until its reports arrive" in run.said("line_trouble")[0].reason
+    assert run.state.members == (0, 1, 2, 3)
+
+
+def test_several_at_once_are_said_in_one_sentence():
+    run = Run()
+    run.measure(20)
+    run.slowdown[1:3] = 3
+    run.measure(4)
+    assert run.said("compute_trouble")[0].reason.endswith(", and 1 more")
+
+
+def test_measurements_of_an_older_view_are_put_in_the_order_of_the_newest():
+    run = Run()
+    run.measure(20)
+    run.send(
+        StepMeasured(
+            step=run.step,
+            view=0,
+            workers=(3, 1),
+            samples=np.array([16, 16]),
+            compute_s=np.array([0.36, 0.36]),
+            hop_s=np.array([0.01, 0.01]),
+        )
+    )
+    assert run.said("compute_trouble") == run.said("link_trouble") == []
+
+
+# --- probation -----------------------------------------------------------------------------------
+
+
+def test_a_spare_is_asked_back_when_it_shows_three_times_that_it_helps():
+    run = excluded()
+    run.show(3, 30.0, times=5)
+    assert run.of_kind(TakeBack) == []
+    run.show(3, 1.05, times=2)
+    assert run.of_kind(TakeBack) == []
+    run.show(3, 1.05)
+    assert run.of_kind(TakeBack) == [TakeBack(worker=3)]
+    (decision,) = run.said("take_back")
+    assert "worker 3 shows 1.05 times its first time" in decision.reason
+    run.send(WorkersJoined(workers=(3,)))
+    assert run.state.oversight.spares == ()
+    run.slowdown[3] = 1
+    run.measure(40)
+    assert run.state.members == (0, 1, 2, 3)
+    assert run.state.view.shares[3] >= 14
+
+
+def test_a_spare_is_asked_again_when_it_did_not_come():
+    run = excluded()
+    run.show(3, 1.0, times=8)
+    assert len(run.of_kind(TakeBack)) == 1
+    run.show(3, 1.0, times=10)
+    assert len(run.of_kind(TakeBack)) == 2
+
+
+def test_a_spare_is_tried_after_a_long_time_whatever_it_shows():
+    run = excluded()
+    run.now += 149
+    run.show(3, 30.0, times=3)
+    assert len(run.of_kind(TakeBack)) == 1
+    assert "it is tried after" in run.said("take_back")[0].reason
+
+
+def test_a_spare_with_a_bad_link_is_tried_since_it_cannot_show_anything():
+    run = Run()
+    run.measure(20)
+    run.hop_s[1] = 2.0
+    while len(run.state.members) == 4:
+        run.measure()
+    run.show(1, 1.0, times=5)
+    assert run.of_kind(TakeBack) == []
+    run.now += 10
+    run.show(1, 1.0)
+    assert run.of_kind(TakeBack) == [TakeBack(worker=1)]
+
+
+def test_a_worker_is_out_for_longer_each_time_that_it_is_excluded():
+    run = excluded()
+    first = run.state.oversight.spare(3)
+    run.send(WorkersJoined(workers=(3,)))
+    run.measure(80)
+    second = run.state.oversight.spare(3)
+    assert second.pause_s == 2 * first.pause_s
+    assert run.state.oversight.exclusions == {3: 2}
+
+
+def test_what_others_show_means_nothing():
+    run = excluded()
+    before = run.state
+    run.show(7, 1.0)
+    run.show(0, 1.0)
+    assert run.state is before
+    bare = ControlState.begin(ControlOptions(global_batch=8))
+    assert decide(bare, SpareMeasured(worker=0, slowdown=1.0), 0.0) == (bare, [])
+
+
+def test_what_is_known_of_the_members_stays_with_them_when_one_leaves():
+    run = Run()
+    run.measure(20)
+    run.send(WorkersLeft(workers=(0,)))
+    run.measure(6)
+    run.slowdown[3] = 3
+    run.measure(4)
+    assert "worker 3 takes" in run.said("compute_trouble")[0].reason
+
+
+def test_the_rate_of_a_team_is_lowered_before_one_of_it_is_excluded():
+    whole = Whole(team=2, first_rank=4, workers=12, first_sample=64, samples=192)
+    run = Run(whole=whole)
+    run.measure(20)
+    run.slowdown[3] = 30
+    while not run.of_kind(LowerRate):
+        run.measure()
+    assert run.of_kind(LowerRate) == [LowerRate(worker=3, team=2)]
+    assert "its team 2 is merged more rarely" in run.said("lower_rate")[0].reason
+    assert run.state.members == (0, 1, 2, 3)
+    run.measure(30)
+    assert run.state.members == (0, 1, 2)
+
+
+def test_a_cost_below_zero_is_refused():
+    with pytest.raises(UsageError, match="exclusion_cost_s is a number of seconds from 0 on"):
+        ControlOptions(global_batch=8, exclusion_cost_s=-1.0)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases: whatever teams ask for, merge and lose, every sample is committed exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gangline.control.sync.leasing import MAX_STEPS, LeaseBook
+from gangline.spec.errors import UsageError
+from gangline.spec.leases import Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EMPTY = Lease(0, 0)
+TEAMS = 3
+
+
+class Game:
+    """A book, and what its teams really did with their samples."""
+
+    def __init__(self, length: int) -> None:
+        self.book = LeaseBook(0, length)
+        self.orders: dict[int, list[int]] = {team: [] for team in range(TEAMS)}
+        self.committed: dict[int, int] = dict.fromkeys(range(TEAMS), 0)
+        self.used: Counter[int] = Counter()
+        self.next_team = TEAMS
+
+    def grant(self, team: int, *, batch: int = 3) -> Lease:
+        number = len(self.book.order_of(team))
+        lease = self.book.grant(team, number, batch=batch, part=1 / len(self.orders))
+        self.orders[team] += range(lease.start, lease.stop)
+        return lease
+
+    def commit(self, team: int, part: float) -> None:
+        """Merges a part of what the team has and did not merge."""
+        before, given = self.committed[team], len(self.orders[team])
+        offset = before + round((given - before) * part)
+        self.book.commit(team, offset)
+        self.used.update(self.orders[team][before:offset])
+        self.committed[team] = offset
+
+    def lose(self, team: int) -> None:
+        """The team dies, and another one begins in its place."""
+        lost = self.orders.pop(team)[self.committed.pop(team) :]
+        returned = self.book.take_back(team).get(team, [])
+        assert [one for lease in returned for one in range(*lease)] == lost
+        self.orders[self.next_team], self.committed[self.next_team] = [], 0
+        self.next_team += 1
+
+    def finish(self) -> None:
+        """All teams meet, and go on until nothing is left."""
+        while True:
+            for team in self.orders:
+                self.commit(team, 1.0)
+            self.book.reopen()
+            if all(self.grant(team) == EMPTY for team in list(self.orders)):
+                return
+
+
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["grant", "grant", "grant", "commit", "lose", "reopen"]),
+        st.integers(0, TEAMS - 1),
+        st.integers(1, 7),
+        st.floats(0, 1),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(length=st.integers(1, 120), moves=MOVES)
+def test_every_sample_is_committed_once_whatever_happens(
+    length: int, moves: list[tuple[str, int, int, float]]
+) -> None:
+    game = Game(length)
+    for what, place, batch, part in moves:
+        team = sorted(game.orders)[place]
+        match what:
+            case "grant":
+                game.grant(team, batch=batch)
+            case "commit":
+                game.commit(team, part)
+            case "lose":
+                game.lose(team)
+            case _:
+                game.book.reopen()
+        assert game.book.num_committed == game.used.total()
+    game.finish()
+    assert game.used == Counter(range(length))
+    assert game.book.is_complete
+    assert game.book.num_free == 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(length=st.integers(0, 200), batch=st.integers(1, 9), parts=st.floats(0.01, 1))
+def test_asking_again_gives_the_same_lease(length: int, batch: int, parts: float) -> None:
+    book = LeaseBook(0, length)
+    first = [book.grant(0, number, batch=batch, part=parts) for number in range(5)]
+    again = [book.grant(0, number, batch=batch + 1, part=1.0) for number in range(5)]
+    granted = [lease for lease in first if lease != EMPTY]
+    assert again[: len(granted)] == granted
+    assert book.order_of(0).leases[: len(granted)] == granted
+
+
+def test_leases_shrink_to_one_step_and_are_whole_steps() -> None:
+    book = LeaseBook(0, 1000)
+    sizes: list[int] = []
+    number = 0
+    while (lease := book.grant(number % 2, number // 2, batch=8, part=0.5)) != EMPTY:
+        sizes.append(lease.stop - lease.start)
+        number += 1
+    assert sizes[0] == MAX_STEPS * 8
+    assert sizes == sorted(sizes, reverse=True)
+    assert all(size % 8 == 0 for size in sizes[:-1])
+    assert sizes[-3:-1] == [8, 8]
+    assert sum(sizes) == 1000
+
+
+def test_a_faster_team_gets_larger_leases() -> None:
+    book = LeaseBook(0, 1000)
+    slow = book.grant(0, 0, batch=2, part=0.2)
+    fast = book.grant(1, 0, batch=8, part=0.8)
+    assert slow == (0, MAX_STEPS * 2)
+    assert fast == (slow.stop, slow.stop + MAX_STEPS * 8)
+
+
+def test_who_was_told_that_nothing_is_left_hears_the_same_until_all_have_met() -> None:
+    book = LeaseBook(0, 10)
+    book.grant(0, 0, batch=10, part=1.0)
+    assert book.grant(1, 0, batch=10, part=1.0) == EMPTY
+    book.take_back(0)
+    assert book.num_free == 10
+    assert book.grant(1, 0, batch=10, part=1.0) == EMPTY, "its members may have heard it before"
+    book.reopen()
+    assert book.grant(1, 0, batch=10, part=1.0) == (0, 10)
+
+
+def test_what_was_lost_goes_back_but_not_what_was_merged() -> None:
+    book = LeaseBook(0, 100)
+    for team, start, stop in ((0, 0, 20), (1, 20, 30), (0, 30, 50)):
+        book.restore(team, start, stop)
+    book.commit(0, 25)
+    assert book.uncommitted(0) == ((35, 50),)
+    assert _samples(book.uncommitted(1)) == list(range(20, 30))
+    assert book.take_back(0) == {0: [(35, 50)]}
+    assert book.num_committed == 25
+    assert book.num_free == 50 + 15
+    assert len(book.order_of(0)) == 0
+    assert book.take_back(0) == {}
+
+
+def shared_book() -> LeaseBook:
+    """Teams 0 and 1 were merged with each other, team 2 with nobody."""
+    book = LeaseBook(0, 100)
+    for team in range(3):
+        book.restore(team, 20 * team, 20 * team + 20)
+    book.commit(0, 5)
+    book.share({0: 15, 1: 10})
+    return book
+
+
+def test_what_other_teams_have_is_not_lost_with_the_team_that_brought_it() -> None:
+    book = shared_book()
+    assert book.take_back(0) == {0: [(15, 20)]}
+    assert book.num_committed == 5
+    assert book.carried_by([1, 2]) == {0: 15}
+    assert book.carried_by([2]) == {}
+    book.commit(0, 15)
+    assert book.num_committed == 15
+    assert book.carried_by([1, 2]) == {}
+
+
+def test_what_was_carried_on_is_lost_with_the_last_that_carried_it() -> None:
+    book = shared_book()
+    book.take_back(0)
+    assert book.take_back(1) == {1: [(20, 40)], 0: [(5, 15)]}
+    assert book.num_free == 40 + 5 + 10 + 20
+    assert book.carried_by([2]) == {}
+
+
+def test_what_all_have_is_lost_with_nobody() -> None:
+    book = shared_book()
+    book.take_back(0)
+    book.commit(0, 15)
+    book.commit(1, 10)
+    assert book.take_back(1) == {1: [(30, 40)]}
+
+
+def test_a_commit_goes_neither_back_nor_beyond_what_was_given() -> None:
+    book = LeaseBook(0, 100)
+    book.restore(0, 0, 20)
+    book.commit(0, 15)
+    book.commit(0, 5)
+    assert book.num_committed == 15
+    book.commit(0, 10**9)
+    assert book.num_committed == 20
+    book.commit(7, 3)
+    assert book.num_committed == 20
+
+
+def test_an_epoch_without_samples_is_complete_at_once() -> None:
+    book = LeaseBook(3, 0)
+    assert book.is_complete
+    assert book.grant(0, 0, batch=4, part=1.0) == EMPTY
+    assert book.uncommitted(0) == ()
+
+
+def _samples(leases: Iterable[Lease]) -> list[int]:
+    return [sample for lease in leases for sample in range(*lease)]
+
+
+@pytest.mark.parametrize("lease", [Lease(2, 6), Lease(6, 12), Lease(20, 24)])
+def test_a_record_that_gives_samples_twice_is_refused_by_name(lease: Lease) -> None:
+    book = LeaseBook(3, 10)
+    book.restore(0, 0, 4)
+    with pytest.raises(
+        UsageError, match=rf"samples {lease.start} to {lease.stop} of epoch 3 .*team 1"
+    ):
+        book.restore(1, *lease)
