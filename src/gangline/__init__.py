@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gangline.spec.errors import GanglineError as GanglineError
+from gangline.version import VERSION
 
 if TYPE_CHECKING:
     from gangline.worker.api import SampleState as SampleState
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from gangline.worker.together.saving import save as save
     from gangline.worker.together.turns import main_first as main_first
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _API = (
     "SampleState",

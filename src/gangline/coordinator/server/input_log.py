@@ -8,9 +8,9 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-import gangline
 from gangline.coordinator.recording import Entry, digest, framed, opening_of
 from gangline.files.plainfile import open_plain
+from gangline.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ class InputLog:
         self.close()
         try:
             # A detector of somebody's own may hold what cannot be written down.
-            opening = opening_of(self._coordinator, run=self._run, version=gangline.__version__)
+            opening = opening_of(self._coordinator, run=self._run, version=VERSION)
         except Exception as error:
             self._fail(error)
             return

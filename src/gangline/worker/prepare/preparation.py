@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-import gangline
 from gangline.emulation.pacing import Pacer, pace
 from gangline.planning.allocation.policies import check_allocation
 from gangline.protocol.launch import check_non_finite
@@ -18,6 +17,7 @@ from gangline.protocol.messages import Ready
 from gangline.spec import View
 from gangline.spec.errors import ExchangeError, LaunchError, UnsupportedError, UsageError
 from gangline.spec.event import Decision, WorkerReady
+from gangline.version import VERSION
 from gangline.worker.checkpoint.files import CheckpointFolder
 from gangline.worker.checkpoint.resuming import Source, Start, agree_on_start
 from gangline.worker.checkpoint.writer import Checkpointer, CheckpointOptions
@@ -364,7 +364,7 @@ def _least_share(
 def _introduce(request: Request, layout: Layout) -> Introduction:
     options = request.options
     return Introduction(
-        gangline_version=gangline.__version__,
+        gangline_version=VERSION,
         torch_version=torch.__version__.split("+")[0],
         data_set_length=request.batching.length,
         global_batch=request.global_batch,
