@@ -44,7 +44,7 @@ from gangline.worker.samples import sample_state
 from gangline.worker.samples.fetched import Fetched, FetchedBatches
 from gangline.worker.samples.order import Company
 from gangline.worker.session import Session, now
-from gangline.worker.teams.teaming import Teaming
+from gangline.worker.sync.teams.teaming import Teaming
 from gangline.worker.telling.reports import (
     tell_epoch,
     tell_links,
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.samples.handout import Handout
     from gangline.worker.samples.sample_state import SampleState
-    from gangline.worker.teams.teamwork import Teamwork
+    from gangline.worker.sync.teams.teamwork import Teamwork
 
 T = TypeVar("T")
 

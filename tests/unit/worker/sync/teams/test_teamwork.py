@@ -26,8 +26,8 @@ from gangline.spec.view import View
 from gangline.worker.gradients.agreement import Agreed, Statement
 from gangline.worker.groups.views import ViewSchedule
 from gangline.worker.line.teampost import TeamPost
-from gangline.worker.teams import teamwork
-from gangline.worker.teams.teamwork import Teamwork
+from gangline.worker.sync.teams import teamwork
+from gangline.worker.sync.teams.teamwork import Teamwork
 
 
 class Line:

@@ -19,7 +19,7 @@ from gangline.protocol.messages import (
 from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease, TeamOrder
 from gangline.spec.sync import LOCAL, parse_sync
-from gangline.worker.teams.merging import Merging
+from gangline.worker.sync.teams.merging import Merging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gangline.worker.line.client import ControlClient
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
-    from gangline.worker.teams.merging import Stages
+    from gangline.worker.sync.teams.merging import Stages
 
 
 class Teamwork:

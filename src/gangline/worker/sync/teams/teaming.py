@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.spec.errors import ExchangeError
-from gangline.worker.teams.merging import Stages
-from gangline.worker.teams.teamwork import Teamwork
+from gangline.worker.sync.teams.merging import Stages
+from gangline.worker.sync.teams.teamwork import Teamwork
 
 if TYPE_CHECKING:
     from gangline.spec.position import Position

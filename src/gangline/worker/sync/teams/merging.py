@@ -23,9 +23,9 @@ from gangline.collectives import meet
 from gangline.protocol.messages import RoundDone, RoundFailed, RoundOpened
 from gangline.spec.sync import NESTEROV
 from gangline.worker.prepare.handshake import copy_value
-from gangline.worker.teams.burden import Burden
-from gangline.worker.teams.leaders import Exchange, Leaders, distance
-from gangline.worker.teams.replica import Copy, Replica
+from gangline.worker.sync.teams.burden import Burden
+from gangline.worker.sync.teams.leaders import Exchange, Leaders, distance
+from gangline.worker.sync.teams.replica import Copy, Replica
 
 if TYPE_CHECKING:
     from gangline.collectives import Group
