@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -26,7 +27,13 @@ from gangline.worker.checks.guard import LayoutGuard
 from gangline.worker.checks.rates import check_rates, rates_checksum
 from gangline.worker.checks.scrutiny import Scrutiny
 from gangline.worker.faults import Faults
-from gangline.worker.gradients.agreement import Agreed, Statement
+from gangline.worker.gradients.agreement import (
+    Agreed,
+    BatchSection,
+    CheckSection,
+    PassSection,
+    Statement,
+)
 from gangline.worker.gradients.backward import after_closure, has_closure
 from gangline.worker.gradients.buffers import Buffers, WholeNumbers
 from gangline.worker.gradients.by_hand import (
@@ -44,7 +51,8 @@ from gangline.worker.samples import sample_state
 from gangline.worker.samples.fetched import Fetched, FetchedBatches
 from gangline.worker.samples.order import Company
 from gangline.worker.session import Session, now
-from gangline.worker.sync.teams.teaming import Teaming
+from gangline.worker.sync.mode import Mode
+from gangline.worker.sync.strategy import GroupLost, KeptAt
 from gangline.worker.telling.reports import (
     tell_epoch,
     tell_links,
@@ -61,7 +69,6 @@ if TYPE_CHECKING:
 
     from gangline.collectives import Group
     from gangline.protocol.messages import Heard
-    from gangline.spec.sync import Sync
     from gangline.spec.view import View
     from gangline.worker.checkpoint.resuming import Start
     from gangline.worker.gradients.layout import Layout
@@ -73,7 +80,6 @@ if TYPE_CHECKING:
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.samples.handout import Handout
     from gangline.worker.samples.sample_state import SampleState
-    from gangline.worker.sync.teams.teamwork import Teamwork
 
 T = TypeVar("T")
 
@@ -160,11 +166,22 @@ class Training:
             probation=Probation(self._faults, prepared.models),
             refounding=refounding,
         )
-        self._teaming = Teaming(session, prepared, views, self._membership, self._snapshot)
         self._agreed: Agreed | None = None
         self._hidden: list[torch.Tensor | None] | None = None
         self._departure = Departure(session)
         self._is_alone = session.client is None
+        # What a checkpoint keeps of an order must be there when it is taken.
+        is_free = self._is_alone and self._checkpointer is None
+        self._mode = Mode(
+            session,
+            prepared,
+            views,
+            self._membership,
+            self._snapshot,
+            company=Company.ALONE if is_free else Company.TOGETHER,
+        )
+        self._is_cut_off = False
+        """Whether the epoch was not cut to its end: the group broke while it waited for samples."""
         self._is_elastic = session.client is not None and session.client.is_elastic
         self._handles = [
             handle
@@ -212,7 +229,7 @@ class Training:
         self._random.go_on()
         self._faults.reach("data", step)
         view = self.views.cut(step)
-        self._teaming.take_up(view)
+        self._mode.follow(view)
         worker = self.session.place.worker
         return view, view.rank_of(worker) if worker in view.members else None
 
@@ -230,27 +247,27 @@ class Training:
 
     @property
     def company(self) -> Company:
-        if self._teaming.team is not None:
-            return Company.APART
-        # What a checkpoint keeps of an order must be there when it is taken.
-        is_free = self._is_alone and self._checkpointer is None
-        return Company.ALONE if is_free else Company.TOGETHER
+        return self._mode.strategy.company
 
     def agree_on_order(self, exchange: Callable[[Group], T], key: tuple[str, int]) -> T:
         group = self._membership.group
         order = self.collective(exchange, key)
         # Where the group was lost meanwhile, the job may stand elsewhere: then the epoch is cut anew.
         is_void = self._is_void and self._membership.group != group
-        self._teaming.is_cut_off = is_void or self.is_past
+        self._is_cut_off = is_void or self.is_past
         return order
 
     def reach(self, start: int, stop: int, *, length: int) -> int:
-        if self._teaming.is_cut_off:
+        if self._is_cut_off:
             return start
-        return self._teaming.reach(self.position, start, stop, length=length)
+        try:
+            return self._mode.strategy.reach(self.position, start, stop, length=length)
+        except GroupLost:
+            self._is_cut_off = True
+            return start
 
     def locate(self, start: int, stop: int) -> list[tuple[int, int]]:
-        return self._teaming.locate(start, stop)
+        return self._mode.strategy.locate(start, stop)
 
     @property
     def has_left(self) -> bool:
@@ -275,14 +292,8 @@ class Training:
         """At the end of the script: what is lost by ending here; None where all is well."""
         if not self.is_ended_by_script:
             return None
-        team = self._teaming.team
-        if team is not None and team.sync.is_relaxed and self._is_in_epoch:
-            return UsageError(
-                f"the script ended {self.position.describe()}, inside of an epoch: where groups train "
-                f"at their own pace (sync={str(team.sync)!r}) they are merged at its end, and these "
-                "parameters are those of one group. Go through the loader to its end"
-            )
-        return self._membership.find_loss()
+        loss = self._mode.strategy.find_loss(self.position) if self._is_in_epoch else None
+        return loss or self._membership.find_loss()
 
     @property
     def epoch(self) -> int:
@@ -331,12 +342,7 @@ class Training:
             return False
         if not self._batches.is_exhausted or self._is_untouched:
             return False
-        if self._teaming.team is not None:
-            raise UsageError(
-                "the loop asks for the next epoch before it has computed the last batch of this one: "
-                "where groups train at their own pace, each epoch has an end at which all of them "
-                "meet. Compute what was fetched before iterating over the loader again"
-            )
+        self._mode.strategy.check_ahead()
         return True
 
     def hand_out(self, handout: Handout, weight: float | Future[float], batch: Any) -> None:
@@ -464,9 +470,9 @@ class Training:
         """The loader has cut all there is. False where there is more to do."""
         self._exchange_kept()
         self._batches.is_exhausted = True
-        if not self._batches.is_empty and self._teaming.is_cut_off:
+        if not self._batches.is_empty and self._is_cut_off:
             self._batches.void()
-            self._batches.is_exhausted = self._teaming.is_cut_off = False
+            self._batches.is_exhausted = self._is_cut_off = False
             return False
         if not self._batches.is_empty:  # the loop computes them first
             return True
@@ -485,7 +491,7 @@ class Training:
         epoch, samples = self.position.epoch, self.position.start
         self._random.go_on()
         self._gradients.stop()
-        if self._teaming.is_cut_off:
+        if self._is_cut_off:
             return self._cut_again()
         self._faults.reach("end", self.position.step)
         name, is_exhausted = "the end of an epoch", self._batches.is_exhausted
@@ -494,7 +500,7 @@ class Training:
         meet = meet_in(name, worker=self.session.place.worker, checksums=numbers.checksums)
         differing = self.collective(meet, what=name, before=numbers.look)
         numbers.warn_of(differing, is_main=self.rank_now() == 0)
-        is_complete = self.has_left or self._is_void or self._meet_teams()
+        is_complete = self.has_left or self._is_void or self._meet_others()
         self._batches.is_exhausted = is_exhausted
         if self.has_left:
             return True
@@ -505,13 +511,16 @@ class Training:
         elif not is_complete:
             return False
         tell_epoch(
-            self.session, epoch, step=self.position.step, samples=samples, team=self._teaming.number
+            self.session,
+            epoch,
+            step=self.position.step,
+            samples=samples,
+            team=self._mode.strategy.number,
         )
         self._is_in_epoch = False
         if self.position.epoch == epoch:
             self._set(epoch=epoch + 1, start=0)
-        if self._teaming.team is not None:  # only here are all teams alike
-            self._offer_checkpoint()
+        self._offer_checkpoint(KeptAt.EPOCH)
         if self._pacer is not None:
             tell_pacing(self.session, self._pacer)
         tell_links(self.session)
@@ -680,23 +689,9 @@ class Training:
         return self._gradients.paused()
 
     def _exchange(self, handout: Handout) -> None:
-        statement = Statement(
-            view=handout.view,
-            epoch=handout.epoch,
-            step=handout.step,
-            micro=handout.micro,
-            phase=0,
-            gradients=0,
-            buffers=0,
-            rates=rates_checksum(self.prepared.optimizers),
-            newest_view=self.views.held,
-            last_cut=self.views.last_cut,
-            usual=self._scrutiny.usual,
-            evicts=int(self.prepared.evicts_wrong),
-        )
         self._faults.reach("exchange", handout.step)
         try:
-            agreed = self._gradients.exchange(self._teaming.stated(statement))
+            agreed = self._gradients.exchange(partial(self._state, handout))
             check_sizes(agreed, self._scrutiny, self.session, self.views.at(handout.step))
         except (ExchangeError, MismatchError) as error:
             self._membership.fail(error, self.position)
@@ -710,6 +705,20 @@ class Training:
         adoption = self.views.agree(agreed)
         if adoption is not None and self.session.group.rank == 0:
             self.record_view(adoption)
+
+    def _state(self, handout: Handout, made: PassSection) -> Statement:
+        """What this worker says in the header of an exchange, by all who have a say."""
+        return Statement(
+            batch=BatchSection(handout.view, handout.epoch, handout.step, handout.micro),
+            made=made,
+            views=self.views.section,
+            checks=CheckSection(
+                rates=rates_checksum(self.prepared.optimizers),
+                usual=self._scrutiny.usual,
+                evicts=int(self.prepared.evicts_wrong),
+            ),
+            rounds=self._mode.strategy.section,
+        )
 
     def record_view(self, adoption: Adoption) -> None:
         """Writes down from which step on a view holds, and why."""
@@ -819,11 +828,12 @@ class Training:
         times = self._clock.take()
         if not self._is_void:
             self._set(step=handout.step + 1, phase=0, start=handout.window_stop)
-            self._teaming.after_step(self._agreed, self.position, step_s=times.total_s)
+            self._mode.strategy.after_step(self._agreed, self.position, step_s=times.total_s)
             self._snapshot.take()
-            if self._teaming.team is None:
-                self._offer_checkpoint()
-            tell_step(self.session, handout, times, team=self._teaming.number, probe=self._probe)
+            self._offer_checkpoint(KeptAt.STEP)
+            tell_step(
+                self.session, handout, times, team=self._mode.strategy.number, probe=self._probe
+            )
             self._faults.reach("between", handout.step)
         if self._membership.is_broken and not self.has_left:
             self._recover()
@@ -836,56 +846,45 @@ class Training:
             self._restart()
             self._must_cut = True
 
-    # --- teams that train at their own pace ------------------------------------------------------
+    # --- what the strategy knows of others -------------------------------------------------------
 
-    def _meet_teams(self) -> bool:
-        """At the end of the epoch: waits for the other teams; False where there is more to do."""
-        team = self._teaming.team
-        while team is not None and not (self.has_left or self._is_void):
-            if self._membership.is_broken:
+    def _meet_others(self) -> bool:
+        """At the end of the epoch: waits for other groups; False where there is more to do."""
+        while not (self.has_left or self._is_void):
+            try:
+                end = self._mode.strategy.end_epoch(self.position)
+            except GroupLost:
                 self._recover()
                 continue
-            try:
-                closed = team.meet(self.position, is_end=True)
-            except ExchangeError as error:
-                self._membership.fail(error, self.position)
-                continue
-            assert closed is not None
-            # Teams have made different numbers of steps and of calls: from here on they count alike.
-            self._set(step=closed.step, handed_out=closed.step - 1, calls=0)
+            if end is None:
+                return True
+            # Groups have made different numbers of steps and of calls: from here on they count alike.
+            self._set(step=end.step, handed_out=end.step - 1, calls=0)
             self._membership.forget_calls()
-            if closed.regroup is not None:
-                self._change_team(team, closed.regroup)
+            if end.has_moved:
+                self._set(start=0)
+                self._find_group()
             self._snapshot.take()
-            return closed.is_complete
+            return end.is_complete
         return True
 
-    def _change_team(self, team: Teamwork, sync: Sync) -> None:
-        """All teams have met, and part in another way: this worker goes on with other members."""
-        self._set(start=0)
-        team.renew(sync, epoch=self.position.epoch)
-        assert self.session.client is not None
-        self.session.client.wait_moved()
-        self._membership.move()
-        self._find_group()
-
-    def _offer_checkpoint(self) -> None:
-        is_due = self._teaming.is_first and not self._gradients.has_kept
+    def _offer_checkpoint(self, moment: KeptAt) -> None:
+        strategy = self._mode.strategy
+        is_due = moment is strategy.kept_at and strategy.is_first and not self._gradients.has_kept
         if self._checkpointer is not None and is_due:
             self._checkpointer.offer(self.position, self._snapshot, self._membership)
 
-    def ask_teams(
+    def ask_whole(
         self, what: str, values: Sequence[float] = (), payload: bytes = b""
     ) -> Heard | None:
-        """What all teams bring to a call, outside of the epochs; None where this team is alone."""
-        team, place = self._teaming.team, (self._loop_epoch, self._num_between)
-        while team is not None and not (self._is_in_epoch or self.has_left):
+        """What all groups of the job bring to a call, outside of the epochs; None where one is all."""
+        call = (self._loop_epoch, self._num_between)
+        while not (self._is_in_epoch or self.has_left):
             try:
-                return team.add_up(
-                    values, epoch=place[0], call=place[1], name=what, payload=payload
+                return self._mode.strategy.add_up(
+                    values, self.position, call=call, name=what, payload=payload
                 )
-            except ExchangeError as error:
-                self._membership.fail(error, self.position)
+            except GroupLost:
                 self._recover()
         return None
 
@@ -900,7 +899,7 @@ class Training:
     def _find_group(self) -> None:
         """Waits for a group with this worker in it, and goes on as its members do."""
         while True:
-            if self._teaming.come_over():
+            if self._mode.come_over():
                 self.position = Position.at_start()
             try:
                 found = self._membership.recover(self.position)
@@ -967,7 +966,7 @@ class Training:
 
     def _restart(self) -> None:
         """The loop goes on from the job's position, as if it had just come there."""
-        self._is_void = self._teaming.is_cut_off = False
+        self._is_void = self._is_cut_off = False
         self.is_past = self._loop_epoch <= self.position.epoch
         self._is_in_epoch = self._is_in_epoch and not self.is_past
         self._forget_attempt()
@@ -998,8 +997,8 @@ class Training:
         self._is_finished = True
         if self._batches.is_exhausted and self._is_in_epoch:
             self.settle()
-        client, team = self.session.client, self._teaming.team
-        if client is None or not client.is_elastic or team is not None or self.has_left:
+        client, waits = self.session.client, self._mode.strategy.waits_at_end
+        if client is None or not (client.is_elastic and waits) or self.has_left:
             return
         with contextlib.suppress(GanglineError):
             worker, position = self.session.place.worker, self.position._replace(epoch=NO_EPOCH)
@@ -1021,7 +1020,7 @@ class Training:
         self._faults.close()
         self._foreign.close()
         self._departure.close()
-        self._teaming.close()
+        self._mode.strategy.close()
         self._gradients.close()
         if self._norms is not None:
             self._norms.close()

@@ -178,7 +178,7 @@ def _ask_teams(name: str, error: str) -> str:
     if training is None or job.whole is None:
         return error
     payload = msgspec.msgpack.encode(error[:_MAX_TEXT]) if _is_with_main() else b""
-    heard = training.ask_teams(name, payload=payload)
+    heard = training.ask_whole(name, payload=payload)
     if heard is None:
         return error
     texts = [msgspec.msgpack.decode(one, type=str) for one in heard.payloads]
