@@ -16,9 +16,9 @@ import msgspec
 import torch
 
 from gangline.protocol.messages import Measured
-from gangline.worker import training
 from gangline.worker.groups.snapshot import Snapshot
 from gangline.worker.line.client import ControlClient
+from gangline.worker.loop import batches
 from paced_worker import PART_VARIABLE, Part, Worker
 from teams import serve
 
@@ -63,7 +63,7 @@ def time_calls() -> dict[str, float]:
     """Times what every step does only to survive faults."""
     used_s: dict[str, float] = {}
     Snapshot.take = timed(used_s, "snapshot", Snapshot.take)  # type: ignore[method-assign]
-    training.tell_step = timed(used_s, "telling", training.tell_step)
+    batches.tell_step = timed(used_s, "telling", batches.tell_step)
     return used_s
 
 
@@ -77,7 +77,7 @@ def switch_off() -> None:
 
     ControlClient.send = send_others  # type: ignore[method-assign]
     Snapshot.take = lambda snapshot: None  # type: ignore[method-assign]
-    training.tell_step = lambda *args, **kwargs: None
+    batches.tell_step = lambda *args, **kwargs: None
 
 
 def main() -> None:

@@ -145,7 +145,7 @@ class Parts:
         """The epoch's batches; waits where the setup says so, for an event of the run."""
         for x, y, index in loader:
             if not self.is_alone:
-                handout = gangline.worker.api._job.training.handout
+                handout = gangline.worker.api._job.training.gear.handout
                 step = handout.step
                 if index is not None:
                     self.used[handout.epoch, step] = index[: handout.samples].tolist()
@@ -193,7 +193,7 @@ class Parts:
         if self.setup.hangs_in is not None:
             *place, for_s = self.setup.hangs_in
             if place == [job.session.place.worker, step, count]:
-                job.training._faults._happen(
+                job.training.gear.faults._happen(
                     Fault(worker=place[0], kind="hang", step=step, for_s=for_s)
                 )
         return gangline.mean(value)
@@ -250,16 +250,17 @@ def break_off_once(what: str) -> None:
 def hang_in_order(worker: int, *, epoch: int) -> None:
     """Has this process stopped, for longer than others have patience, when an order is agreed on."""
     training = gangline.worker.api._job.training
-    agree = training.agree_on_order
+    cutting = training.cutting
+    agree = cutting.agree_on_order
     fault = Fault(worker=worker, kind="hang", step=0, where="call", for_s=2.8)
 
     def hang_and_agree(exchange: Any, key: tuple[str, int]) -> Any:
         if key == ("order", epoch):
-            training.agree_on_order = agree  # once: it asks again when it is back
-            training._faults._happen(fault)
+            cutting.agree_on_order = agree  # once: it asks again when it is back
+            training.gear.faults._happen(fault)
         return agree(exchange, key)
 
-    training.agree_on_order = hang_and_agree
+    cutting.agree_on_order = hang_and_agree
 
 
 def die_before_the_first_view(where: str | None) -> None:
@@ -543,7 +544,7 @@ class Trap(nn.Module):
             return
         victim, step, where = self.parts.setup.trap
         job = gangline.worker.api._job
-        handout = job.training.handout
+        handout = job.training.gear.handout
         is_there = (job.session.place.worker, place) == (victim, where) and handout is not None
         if is_there and handout.step == step:
             os.kill(os.getpid(), signal.SIGKILL)

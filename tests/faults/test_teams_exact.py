@@ -23,7 +23,7 @@ from elastic_jobs import TOLERANCE, run_with
 
 from gangline.spec.event import RoundEnded, SamplesLeased, StepDone
 from gangline.spec.sync import NESTEROV, parse_sync
-from gangline.worker.teams.merging import OUTER_MOMENTUM, OUTER_RATE
+from gangline.worker.sync.teams.merging import OUTER_MOMENTUM, OUTER_RATE
 
 if TYPE_CHECKING:
     from elastic_jobs import Outcome

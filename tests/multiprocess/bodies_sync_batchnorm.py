@@ -130,7 +130,7 @@ def run_synced(job: Synced) -> list[Update]:
     updates, parts = [], []
     for _ in range(job.epochs):
         for x, y, weights, ids in loader:
-            is_ghost = api._job.training.weight_now() == 0
+            is_ghost = api._job.training.present_pass.weight_now() == 0
             parts.append(() if is_ghost else tuple(ids.tolist()))
             if is_ghost and job.poison:
                 x = x * float("inf")

@@ -201,8 +201,7 @@ def wait_until_written() -> None:
     """Waits for the checkpoint of the step before, that a test knows which ones there are."""
     training = api._job.training
     assert training is not None
-    if training._checkpointer is not None:
-        training._checkpointer.close()
+    training.keeping.close()
 
 
 def _outcome(

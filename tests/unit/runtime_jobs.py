@@ -16,7 +16,7 @@ import gangline
 from gangline.collectives import SoloGroup
 from gangline.worker import api
 from gangline.worker.gradients import backward
-from gangline.worker.gradients.agreement import Agreed, Statement
+from gangline.worker.gradients.agreement import WIDTH, Agreed, PassSection, Statement
 from gangline.worker.gradients.buffers import Buffers
 from gangline.worker.gradients.communicator import Communicator
 from gangline.worker.gradients.exchange import Gradients
@@ -91,6 +91,10 @@ class Sent(tuple[int, bool]):
         return self[1]
 
 
+def _state(made: PassSection) -> Statement:
+    return Statement.of([0] * WIDTH)._replace(made=made)
+
+
 class Exchange:
     """The gradients of models, exchanged with a recorded group at the end of every backward pass."""
 
@@ -106,7 +110,7 @@ class Exchange:
 
     def end_backward(self) -> None:
         if self.gradients.finish_local():
-            self.agreed = self.gradients.exchange(Statement(*[0] * len(Statement._fields)))
+            self.agreed = self.gradients.exchange(_state)
 
     def fail_backward(self) -> None:
         self.gradients.fail()

@@ -141,7 +141,7 @@ def prepare(
     )
     training, prepared = set_up(session, objects, options)
     _job.training = training
-    backward.listen(training)
+    backward.listen(training.passes)
     return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
 
@@ -177,7 +177,7 @@ def epochs(count: int) -> Iterator[int]:
     """The epochs that are still to do, 0 … count - 1."""
     training = _job.training
     if training is not None:
-        training.settle()
+        training.epochs.settle()
     epoch = 0 if training is None else training.epoch
     while epoch < count:
         if training is not None:
@@ -186,10 +186,10 @@ def epochs(count: int) -> Iterator[int]:
         if training is None:
             epoch += 1
             continue
-        training.settle()
+        training.epochs.settle()
         if training.has_left:
             return
-        if not training.take_rest():  # else somebody was lost at the very end of the epoch
+        if not training.epochs.take_rest():  # else somebody was lost at the very end of the epoch
             epoch = max(epoch + 1, training.epoch)
 
 
@@ -208,7 +208,7 @@ def steps(count: int) -> Iterator[int]:
         return
     while training.num_steps < count and not training.has_left:
         yield training.num_steps
-    training.settle()
+    training.epochs.settle()
 
 
 def no_sync() -> AbstractContextManager[None]:
@@ -252,7 +252,7 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
     if _job.training is None:
         shares, own_rank = (1,) * session.group.size, session.group.rank
     else:
-        view, own_rank = _job.training.view_now()
+        view, own_rank = _job.training.gear.view_now()
         shares = view.shares
         if view.whole is not None:  # the other teams' parts are before this one's, and behind it
             after = view.whole.samples - view.whole.first_sample - sum(shares)
@@ -296,7 +296,7 @@ def _agree_on_order(exchange: Callable[[Group], Tensor], key: tuple[str, int]) -
     training = _job.training
     if training is None:
         return _job.opened().communicator.call(exchange)
-    return training.collective(exchange, what="the order of an evaluation")
+    return training.calls.make(exchange, what="the order of an evaluation")
 
 
 def shutdown() -> None:

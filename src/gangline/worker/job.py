@@ -10,8 +10,8 @@ from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from gangline.spec.view import Whole
+    from gangline.worker.loop.training import Training
     from gangline.worker.session import Session
-    from gangline.worker.training import Training
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Job:
     def rank(self) -> int:
         """This worker's rank in the whole job, in the order of the workers' numbers."""
         session, training = self.opened(), self.training
-        own = session.group.rank if training is None else training.rank_now()
+        own = session.group.rank if training is None else training.gear.rank_now()
         return own + (0 if self.whole is None else self.whole.first_rank)
 
 

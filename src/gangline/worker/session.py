@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gangline.eventlog import EventSink
     from gangline.spec.errors import ExchangeError
     from gangline.spec.event import Event
-    from gangline.worker.training import Training
+    from gangline.worker.loop.training import Training
 
 _COORDINATOR_WAIT_S = 30.0
 _GOODBYES_S = 3.0

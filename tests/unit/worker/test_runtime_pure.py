@@ -18,7 +18,7 @@ from gangline.spec import View
 from gangline.spec.errors import UsageError
 from gangline.spec.position import Position
 from gangline.worker import api
-from gangline.worker.gradients.agreement import Statement, decode, encode
+from gangline.worker.gradients.agreement import WIDTH, Statement, decode, encode
 from gangline.worker.samples.handout import cut_shares, cut_window, num_steps
 from gangline.worker.samples.loader import ShareSampler
 from gangline.worker.samples.order import (
@@ -272,7 +272,7 @@ def test_alone_a_sampler_is_drawn_from_as_the_batches_are_asked_for() -> None:
 # --- agreement ---------------------------------------------------------------------------------------
 
 LARGE = st.integers(-(1 << 62), 1 << 62)
-STATEMENTS = st.builds(Statement, *[LARGE] * len(Statement._fields))
+STATEMENTS = st.lists(LARGE, min_size=WIDTH, max_size=WIDTH).map(Statement.of)
 
 
 @given(
@@ -295,12 +295,12 @@ def test_the_header_brings_back_the_least_and_the_most(
     ]
     agreed = decode(np.max(headers, axis=0), num_units=len(units))
     assert agreed.sizes == tuple(sizes)
-    columns = list(zip(*statements, strict=True))
-    assert agreed.most == tuple(max(column) for column in columns)
-    assert agreed.least == tuple(min(column) for column in columns)
+    columns = list(zip(*(one.values for one in statements), strict=True))
+    assert agreed.most.values == tuple(max(column) for column in columns)
+    assert agreed.least.values == tuple(min(column) for column in columns)
     assert agreed.units == tuple(any(column) for column in zip(*flags, strict=True))
-    for name, column in zip(Statement._fields, columns, strict=True):
-        assert agreed.differ(name) is (len(set(column)) > 1)
+    for place, column in enumerate(columns):
+        assert agreed.differ(lambda said, at=place: said.values[at]) is (len(set(column)) > 1)
 
 
 # --- the step clock ----------------------------------------------------------------------------------

@@ -13,12 +13,16 @@ from gangline.worker.telling.reports import tell_wrong
 if TYPE_CHECKING:
     from gangline.spec.view import View
     from gangline.worker.checks.scrutiny import Scrutiny, Wrong
-    from gangline.worker.gradients.agreement import Agreed
+    from gangline.worker.gradients.agreement import Agreed, Statement
     from gangline.worker.gradients.layout import Slot
     from gangline.worker.session import Session
 
-POSITION = ("view", "epoch", "step", "micro", "phase")
-"""What must be the same on all members when they exchange."""
+_PLACE = ("view", "epoch", "step", "micro", "phase")
+
+
+def place_of(said: Statement) -> tuple[int, ...]:
+    """Where a worker is in its loop: the same on all members when they exchange."""
+    return (*said.batch, said.made.phase)
 
 
 def check_gradient(slot: Slot) -> None:
@@ -57,12 +61,8 @@ def fired_twice(slot: Slot) -> str:
 
 def drifted_apart(agreed: Agreed) -> str:
     """The members are at different places of their loops."""
-    low, high = agreed.least, agreed.most
-    places = [
-        f"{name} {getattr(low, name)} to {getattr(high, name)}"
-        for name in POSITION
-        if getattr(low, name) != getattr(high, name)
-    ]
+    ends = zip(_PLACE, place_of(agreed.least), place_of(agreed.most), strict=True)
+    places = [f"{name} {low} to {high}" for name, low, high in ends if low != high]
     return (
         f"the workers' loops have drifted apart: in one exchange they are at {', '.join(places)}. "
         "All workers must make the same backward passes for every batch: no backward(), break or "
@@ -76,14 +76,14 @@ def check_sizes(agreed: Agreed, scrutiny: Scrutiny, session: Session, view: View
     Where such workers are put out, raises GradientError in them and ExchangeError in the others, so
     that these do the batch again without them.
     """
-    wrong = scrutiny.judge(agreed.sizes, usual=agreed.most.usual)
-    step = agreed.most.step
+    wrong = scrutiny.judge(agreed.sizes, usual=agreed.most.checks.usual)
+    step = agreed.most.batch.step
     for one in wrong:
         if one.rank == session.group.rank:
             tell_wrong(session, one, step=step)
-            if agreed.most.evicts:
+            if agreed.most.checks.evicts:
                 raise GradientError(_put_out(one, worker=session.place.worker, step=step))
-    if wrong and agreed.most.evicts:
+    if wrong and agreed.most.checks.evicts:
         culprits = ", ".join(str(view.members[one.rank]) for one in wrong)
         raise ExchangeError(f"the gradient of worker {culprits} is not finite or far too large")
 

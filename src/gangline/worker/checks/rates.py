@@ -25,9 +25,9 @@ def rates_checksum(optimizers: Iterable[torch.optim.Optimizer]) -> int:
 
 def check_rates(agreed: Agreed) -> None:
     """Raises MismatchError where the workers' rates differ."""
-    if agreed.differ("rates"):
+    if agreed.differ(lambda said: said.checks.rates):
         raise MismatchError(
-            f"the learning rates differ between workers at step {agreed.most.step}: a scheduler "
+            f"the learning rates differ between workers at step {agreed.most.batch.step}: a scheduler "
             "follows a value that each worker computes for itself. Give it the mean over all "
             "workers, e.g. scheduler.step(gangline.mean(loss, weight=num_samples))"
         )

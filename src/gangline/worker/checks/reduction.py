@@ -108,9 +108,9 @@ class ReductionCheck:
         if self._is_over or len(set(view.shares)) < 2:
             return
         parts = cut_shares(handout.total, view.shares, minimum=self._minimum)
-        if not self._is_new(agreed.most.phase, handout, parts):
+        if not self._is_new(agreed.most.made.phase, handout, parts):
             return
-        slope = self._slopes.setdefault(agreed.most.phase, Slope())
+        slope = self._slopes.setdefault(agreed.most.made.phase, Slope())
         slope.add(
             [
                 (math.log2(part), math.log2(norm_of(size)))

@@ -3,53 +3,115 @@
 
 Every worker states a few integers; the exchange brings back the maximum of each. A value and its
 negative together give the minimum too, so one reduction tells whether all workers said the same.
+Each who has something to say gives a section; who begins the exchange puts them together.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gangline.collectives import Header
 
 
-class Statement(NamedTuple):
-    """What one worker knows at the end of a backward pass."""
+class BatchSection(NamedTuple):
+    """The loop's part: which batch its pass is of."""
 
     view: int
     epoch: int
     step: int
     micro: int
     """Which part of an accumulation window."""
+
+
+class PassSection(NamedTuple):
+    """The gradients' part: what the backward pass has changed."""
+
     phase: int
     """Which backward pass since the batch was handed out."""
     gradients: int
     """A checksum of which parameters have a gradient."""
     buffers: int
     """A checksum of which buffers have changed."""
-    rates: int
-    """A checksum of the learning rates."""
-    newest_view: int
+
+
+class ViewSection(NamedTuple):
+    """The part of the schedule of views."""
+
+    newest: int
     """The newest view that this worker holds; the least of these is held by all."""
     last_cut: int
     """The furthest step whose batch this worker has cut; loaders with processes cut ahead."""
+
+
+class CheckSection(NamedTuple):
+    """The part of those who look whether something is wrong."""
+
+    rates: int
+    """A checksum of the learning rates."""
     usual: int
     """The largest size of a gradient that this worker has seen lately."""
     evicts: int
     """1 where this worker wants those put out whose gradient is wrong; one that does is enough."""
+
+
+class RoundSection(NamedTuple):
+    """The strategy's part: the newest rounds of merging that a worker knows of, by their stages."""
+
     opened: int = -1
     arrived: int = -1
     held: int = -1
     closed: int = -1
-    """The rounds that merge this worker's team with others, see `runtime.merging`."""
+
+
+_Section = TypeVar("_Section", BatchSection, PassSection, ViewSection, CheckSection, RoundSection)
+
+
+class Statement(NamedTuple):
+    """What one worker knows at the end of a backward pass: a section by each who has a say."""
+
+    batch: BatchSection
+    made: PassSection
+    views: ViewSection
+    checks: CheckSection
+    rounds: RoundSection
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """All integers, in the order of the sections."""
+        return (*self.batch, *self.made, *self.views, *self.checks, *self.rounds)
+
+    @classmethod
+    def of(cls, values: Iterable[int]) -> Statement:
+        """The statement with these values."""
+        rest = iter(values)
+
+        def take(kind: type[_Section]) -> _Section:
+            return kind(*islice(rest, len(kind._fields)))
+
+        return cls(
+            batch=take(BatchSection),
+            made=take(PassSection),
+            views=take(ViewSection),
+            checks=take(CheckSection),
+            rounds=take(RoundSection),
+        )
+
+
+WIDTH = sum(
+    len(section._fields)
+    for section in (BatchSection, PassSection, ViewSection, CheckSection, RoundSection)
+)
+"""How many integers a statement has."""
 
 
 class Agreed(NamedTuple):
-    """The smallest and the largest statement, field by field, and what each unit and member adds."""
+    """The smallest and the largest statement, value by value, and what each unit and member adds."""
 
     least: Statement
     most: Statement
@@ -58,22 +120,21 @@ class Agreed(NamedTuple):
     sizes: tuple[int, ...]
     """By rank, how large each member's own part of the gradient is."""
 
-    def differ(self, *fields: str) -> bool:
-        """Whether the workers' statements differ in one of these fields."""
-        return any(getattr(self.least, name) != getattr(self.most, name) for name in fields)
+    def differ(self, part: Callable[[Statement], object]) -> bool:
+        """Whether the workers' statements differ in this part of them."""
+        return part(self.least) != part(self.most)
 
 
 def encode(statement: Statement, units: Sequence[bool], sizes: Sequence[int]) -> Header:
     """The header for the exchange. Of the sizes, a member states its own; the others' are 0."""
-    values = np.array(statement, dtype=np.int64)
+    values = np.array(statement.values, dtype=np.int64)
     return np.concatenate([values, -values, np.array([*units, *sizes], dtype=np.int64)])
 
 
 def decode(header: Header, *, num_units: int) -> Agreed:
     """The header after the exchange."""
-    width = len(Statement._fields)
-    first_size = 2 * width + num_units
-    most = Statement(*(int(value) for value in header[:width]))
-    least = Statement(*(-int(value) for value in header[width : 2 * width]))
-    units = tuple(bool(value) for value in header[2 * width : first_size])
+    first_size = 2 * WIDTH + num_units
+    most = Statement.of(header[:WIDTH].tolist())
+    least = Statement.of((-header[WIDTH : 2 * WIDTH]).tolist())
+    units = tuple(bool(value) for value in header[2 * WIDTH : first_size])
     return Agreed(least, most, units, tuple(header[first_size:].tolist()))

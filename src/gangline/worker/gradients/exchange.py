@@ -28,21 +28,27 @@ import torch
 from gangline.collectives import all_reduce_unit
 from gangline.spec.errors import ExchangeError, MismatchError, UnsupportedError
 from gangline.worker.checks.gradient_checks import (
-    POSITION,
     check_gradient,
     drifted_apart,
     fired_twice,
+    place_of,
     unseen,
 )
 from gangline.worker.checks.scrutiny import NOT_FINITE, UNSAID, size_of
-from gangline.worker.gradients.agreement import Agreed, Statement, decode, encode
+from gangline.worker.gradients.agreement import (
+    Agreed,
+    PassSection,
+    Statement,
+    decode,
+    encode,
+)
 from gangline.worker.gradients.buffers import Buffers, checksum
 from gangline.worker.gradients.carried import CarriedGradients
 from gangline.worker.gradients.layout import Content, Layout, Slot, Unit
 from gangline.worker.gradients.streams import SideStreams, mark, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch.utils.hooks import RemovableHandle
 
@@ -245,8 +251,11 @@ class Gradients:
         wait_for(self._devices)  # they compute later than this thread; then the time is taken
         return True
 
-    def exchange(self, statement: Statement) -> Agreed:
-        """Sends the last unit with the header, and waits until all sums are there."""
+    def exchange(self, state: Callable[[PassSection], Statement]) -> Agreed:
+        """Sends the last unit with the header, and waits until all sums are there.
+
+        `state` puts what is said here of the pass together with what others have to say.
+        """
         has_gradient = bytes(slot.content is not Content.EMPTY for slot in self._slots)
         changed_buffers = self._buffers.changed()
         dirty = [any(slot.content is Content.LOCAL for slot in unit.slots) for unit in self._units]
@@ -254,28 +263,27 @@ class Gradients:
         for unit in self._units:
             if unit is last or (dirty[unit.index] and unit.index not in self._plan):
                 self._complete(unit)
-        header = encode(
-            statement._replace(
-                phase=self._phase,
-                gradients=checksum(has_gradient),
-                buffers=checksum(changed_buffers),
-            ),
-            dirty,
-            self._sizes(),
+        made = PassSection(
+            phase=self._phase,
+            gradients=checksum(has_gradient),
+            buffers=checksum(changed_buffers),
         )
+        header = encode(state(made), dirty, self._sizes())
         self._send(last, header)
         for future in self._exchanges:
             future.result()
         agreed = decode(header, num_units=len(dirty))
-        if agreed.differ(*POSITION):
+        if agreed.differ(place_of):
             raise MismatchError(drifted_apart(agreed))
         late = [i for i, is_sent in enumerate(agreed.units) if is_sent and i not in self._plan]
         for index in late:
             if not dirty[index]:
                 self._complete(self._units[index])
             self._send(self._units[index])
-        flags = self._agree(has_gradient, differ=agreed.differ("gradients"))
-        self._exchange_buffers(changed_buffers, differ=agreed.differ("buffers"))
+        flags = self._agree(has_gradient, differ=agreed.differ(lambda said: said.made.gradients))
+        self._exchange_buffers(
+            changed_buffers, differ=agreed.differ(lambda said: said.made.buffers)
+        )
         for future in self._exchanges:
             future.result()
         self._publish(sorted({*self._plan, *late}), flags)

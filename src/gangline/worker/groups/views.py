@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gangline.worker.gradients.agreement import ViewSection
+
 if TYPE_CHECKING:
     from gangline.spec.view import View
     from gangline.worker.gradients.agreement import Agreed
@@ -50,6 +52,11 @@ class ViewSchedule:
         number = self._client.newest_view
         return self.newest.number if self._client.has_moved else number
 
+    @property
+    def section(self) -> ViewSection:
+        """What this worker says of views in the header of an exchange."""
+        return ViewSection(newest=self.held, last_cut=self.last_cut)
+
     def cut(self, step: int) -> View:
         """The view for the batch of `step`, which is being cut now."""
         self.last_cut = max(self.last_cut, step)
@@ -66,13 +73,13 @@ class ViewSchedule:
 
     def agree(self, agreed: Agreed) -> Adoption | None:
         """Adopts the newest view that everybody holds, if it is a new one."""
-        number = agreed.least.newest_view
+        number = agreed.least.views.newest
         if self._client is None or self._client.has_moved or number <= self.newest.number:
             return None
-        adoption = Adoption(self._client.view(number), agreed.most.last_cut + 1)
+        adoption = Adoption(self._client.view(number), agreed.most.views.last_cut + 1)
         # What a newer adoption overtakes before its step has come never held.
         kept = [old for old in self._adopted if old.step < adoption.step]
         # Batches are cut ahead, so older views hold until the present step has passed them.
-        passed = [i for i, old in enumerate(kept) if old.step <= agreed.least.step]
+        passed = [i for i, old in enumerate(kept) if old.step <= agreed.least.batch.step]
         self._adopted = [*kept[max(passed, default=0) :], adoption]
         return adoption

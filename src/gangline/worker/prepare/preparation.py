@@ -28,6 +28,7 @@ from gangline.worker.gradients.layout import Layout, build_layout
 from gangline.worker.groups.refounding import Refounding
 from gangline.worker.groups.views import ViewSchedule
 from gangline.worker.instruments import Instruments
+from gangline.worker.loop.training import Training
 from gangline.worker.normalisation.batch_statistics import Normalisation, ShareWatch
 from gangline.worker.normalisation.sync_batchnorm import batch_norms, check_synchronisable
 from gangline.worker.prepare.handshake import Introduction, compare, copy_state, copy_tensors
@@ -52,7 +53,6 @@ from gangline.worker.samples.loader_order import (
 from gangline.worker.samples.order import order_seed
 from gangline.worker.session import Session, now
 from gangline.worker.telling.metrics import MetricsProbe
-from gangline.worker.training import Training
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -207,11 +207,11 @@ def _schedule(session: Session, request: Request, view: View) -> ViewSchedule:
 def _begin(session: Session, training: Training, view: View, start: Start | None) -> None:
     """Takes the place in the job from which the loop goes on."""
     if start is not None:
-        training.resume(start)
+        training.recovery.resume(start)
     if session.is_late or view.whole is not None:
-        training.join(view, is_founder=not session.is_late)
+        training.recovery.join(view, is_founder=not session.is_late)
     elif session.group.rank == 0:
-        training.record_view(training.views.latest)
+        training.recovery.record_view(training.views.latest)
         _tell_start(session, start)
     if session.group.rank > 0:  # equal seeds would give all workers the same dropout masks
         torch.manual_seed(torch.initial_seed() + session.place.worker + _first_step(start))
@@ -276,7 +276,7 @@ def _share(request: Request, training: Training, seed: int) -> ShareLoader:
     loader = request.loader
     sampler = ShareSampler(
         loader_order(loader, seed=seed),
-        training,
+        training.cutting,
         global_batch=request.global_batch,
         num_micros=request.options.accumulate,
         drop_last=request.batching.drop_last,
@@ -285,7 +285,7 @@ def _share(request: Request, training: Training, seed: int) -> ShareLoader:
     return ShareLoader(
         rebuild(loader, sampler),
         sampler,
-        training,
+        training.epochs,
         reduction=request.options.reduction,
         weight=request.options.weight,
     )

@@ -32,8 +32,8 @@ WeightFunction = Callable[[Any], float]
 T = TypeVar("T")
 
 
-class Plan(Protocol):
-    """What the loader needs to know of the job."""
+class CutPlan(Protocol):
+    """What must be known of the job to cut an epoch."""
 
     def view_for(self, step: int) -> tuple[View, int | None]:
         """The view by which the batches of `step` are cut, and this worker's rank if it is in it."""
@@ -43,9 +43,6 @@ class Plan(Protocol):
     def cut_from(self) -> Position:
         """From where on the order of the samples is cut."""
         ...
-
-    @property
-    def is_past(self) -> bool: ...
 
     def reach(self, start: int, stop: int, *, length: int) -> int:
         """How far this worker's group may go from `start` in its order of the epoch: up to `stop`."""
@@ -59,6 +56,13 @@ class Plan(Protocol):
     def company(self) -> Company: ...
 
     def agree_on_order(self, exchange: Callable[[Group], T], key: tuple[str, int]) -> T: ...
+
+
+class LoopPlan(Protocol):
+    """Who is told how the loop goes through the epochs, and says how it goes on."""
+
+    @property
+    def is_past(self) -> bool: ...
 
     def begin_epoch(self) -> bool: ...
 
@@ -86,7 +90,7 @@ class ShareSampler:
     def __init__(
         self,
         order: Order,
-        plan: Plan,
+        plan: CutPlan,
         *,
         global_batch: int,
         num_micros: int,
@@ -185,7 +189,7 @@ class ShareLoader:
         self,
         inner: DataLoader[Any],
         sampler: ShareSampler,
-        plan: Plan,
+        plan: LoopPlan,
         *,
         reduction: str,
         weight: WeightFunction | None,

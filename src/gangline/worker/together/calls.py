@@ -120,7 +120,7 @@ def gather(value: Any) -> list[Any]:
     blobs = collective(name, exchange)
     whole = job.whole
     if training is not None and whole is not None:
-        heard = training.ask_teams(name, payload=pack_blobs(whole.first_rank, blobs))
+        heard = training.calls.ask_whole(name, payload=pack_blobs(whole.first_rank, blobs))
         blobs = blobs if heard is None else unpack_blobs(heard.payloads)
     device = value.device if isinstance(value, Tensor) else torch.device("cpu")
     return [unpack_blob(blob, device) for blob in blobs]
@@ -147,7 +147,7 @@ def add_up(name: str, values: Tensor) -> Tensor:
         return add_alike(group, values, name=name, worker=job.opened().place.worker)
 
     total = collective(name, exchange)
-    heard = None if job.training is None else job.training.ask_teams(name, total.tolist())
+    heard = None if job.training is None else job.training.calls.ask_whole(name, total.tolist())
     return total if heard is None else torch.tensor(heard.values, dtype=total.dtype)
 
 
@@ -166,7 +166,7 @@ def collective(
             "wait until it is done. Call it before or after"
         )
     if training is not None:
-        return training.collective(exchange, what=name, before=before)
+        return training.calls.make(exchange, what=name, before=before)
     while True:
         before()
         try:

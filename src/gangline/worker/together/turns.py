@@ -75,7 +75,7 @@ def turn(name: str) -> Iterator[bool]:
 def _has_others() -> bool:
     session = job.opened()
     is_outside = session.is_late and job.training is None  # the others have done it long ago
-    is_past = job.training is not None and job.training.is_past
+    is_past = job.training is not None and job.training.progress.is_past
     return session.client is not None and not (is_outside or is_past)
 
 
@@ -178,7 +178,7 @@ def _ask_teams(name: str, error: str) -> str:
     if training is None or job.whole is None:
         return error
     payload = msgspec.msgpack.encode(error[:_MAX_TEXT]) if _is_with_main() else b""
-    heard = training.ask_teams(name, payload=payload)
+    heard = training.calls.ask_whole(name, payload=payload)
     if heard is None:
         return error
     texts = [msgspec.msgpack.decode(one, type=str) for one in heard.payloads]

@@ -16,13 +16,13 @@ from gangline.worker.checks.lossgraph import reductions_of
 from gangline.worker.checks.reduction import MIN_PASSES, ReductionCheck, Slope
 from gangline.worker.checks.scrutiny import NOT_FINITE, UNSAID, size_of
 from gangline.worker.gradients import backward
-from gangline.worker.gradients.agreement import Agreed, Statement
+from gangline.worker.gradients.agreement import WIDTH, Agreed, Statement
 from gangline.worker.samples.handout import Handout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-STATEMENT = Statement(*[0] * len(Statement._fields))
+STATEMENT = Statement.of([0] * WIDTH)
 
 
 class Members:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from gangline.spec.view import View
-from gangline.worker.gradients.agreement import Agreed, Statement
+from gangline.worker.gradients.agreement import WIDTH, Agreed, BatchSection, Statement, ViewSection
 from gangline.worker.groups.views import ViewSchedule
 
 VIEWS = [View(number=number, members=(0,), shares=(4,)) for number in range(40)]
@@ -24,8 +24,10 @@ class Line:
 
 def agree(schedule: ViewSchedule, *, view: int, step: int) -> None:
     """All members hold `view` when they have trained `step`."""
-    said = Statement(*[0] * len(Statement._fields))
-    said = said._replace(newest_view=view, last_cut=schedule.last_cut, step=step)
+    said = Statement.of([0] * WIDTH)._replace(
+        batch=BatchSection(view=0, epoch=0, step=step, micro=0),
+        views=ViewSection(newest=view, last_cut=schedule.last_cut),
+    )
     schedule.agree(Agreed(said, said, units=(), sizes=()))
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from gangline.worker.prepare.prepared import Prepared
-from gangline.worker.teams.replica import Copy, Replica
+from gangline.worker.sync.teams.replica import Copy, Replica
 
 
 def normalised() -> nn.Module:

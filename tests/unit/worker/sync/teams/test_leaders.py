@@ -12,9 +12,9 @@ import torch
 
 from gangline.protocol.messages import RoundOpened
 from gangline.spec.errors import ExchangeError
-from gangline.worker.teams.leaders import Exchange, Leaders, Mean
-from gangline.worker.teams.merging import MAX_FAULTS, Merging
-from gangline.worker.teams.replica import Copy
+from gangline.worker.sync.teams.leaders import Exchange, Leaders, Mean
+from gangline.worker.sync.teams.merging import MAX_FAULTS, Merging
+from gangline.worker.sync.teams.replica import Copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

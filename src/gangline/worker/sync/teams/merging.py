@@ -22,10 +22,11 @@ import torch
 from gangline.collectives import meet
 from gangline.protocol.messages import RoundDone, RoundFailed, RoundOpened
 from gangline.spec.sync import NESTEROV
+from gangline.worker.gradients.agreement import RoundSection
 from gangline.worker.prepare.handshake import copy_value
-from gangline.worker.teams.burden import Burden
-from gangline.worker.teams.leaders import Exchange, Leaders, distance
-from gangline.worker.teams.replica import Copy, Replica
+from gangline.worker.sync.teams.burden import Burden
+from gangline.worker.sync.teams.leaders import Exchange, Leaders, distance
+from gangline.worker.sync.teams.replica import Copy, Replica
 
 if TYPE_CHECKING:
     from gangline.collectives import Group
@@ -42,15 +43,6 @@ MAX_FAULTS = 3
 """So often in a row an exchange may fail for a reason of this worker's own (not the loss of another
 leader); then the error is raised."""
 _LOOK_S = 0.05
-
-
-class Stages(NamedTuple):
-    """The newest rounds that a worker knows to be opened, arrived, held and closed."""
-
-    opened: int
-    arrived: int
-    held: int
-    closed: int
 
 
 class Common(NamedTuple):
@@ -96,13 +88,13 @@ class Merging:
         return self._last
 
     @property
-    def stages(self) -> Stages:
+    def stages(self) -> RoundSection:
         """What this worker can say in a header."""
         post, opened = self._client.post, self._opened
         number = -1 if opened is None else opened.number
         has_mean = self._exchange is not None and self._exchange.mean is not None
         is_held = self._mean is not None
-        return Stages(
+        return RoundSection(
             opened=post.newest_opened,
             arrived=number if has_mean or is_held else -1,
             held=number if is_held else -1,
@@ -112,7 +104,13 @@ class Merging:
     # --- beside the training ---------------------------------------------------------------------
 
     def advance(
-        self, least: Stages, most: Stages, *, mark: tuple[int, int], sync: Sync, step_s: float
+        self,
+        least: RoundSection,
+        most: RoundSection,
+        *,
+        mark: tuple[int, int],
+        sync: Sync,
+        step_s: float,
     ) -> Sync:
         """After a step: goes on to the next stage where all members can; how to go on from here.
 

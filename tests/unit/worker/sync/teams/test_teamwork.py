@@ -23,11 +23,11 @@ from gangline.spec.leases import Lease
 from gangline.spec.position import Position
 from gangline.spec.sync import Sync, parse_sync
 from gangline.spec.view import View
-from gangline.worker.gradients.agreement import Agreed, Statement
+from gangline.worker.gradients.agreement import WIDTH, Agreed, Statement, ViewSection
 from gangline.worker.groups.views import ViewSchedule
 from gangline.worker.line.teampost import TeamPost
-from gangline.worker.teams import teamwork
-from gangline.worker.teams.teamwork import Teamwork
+from gangline.worker.sync.teams import teamwork
+from gangline.worker.sync.teams.teamwork import Teamwork
 
 
 class Line:
@@ -230,7 +230,7 @@ def test_a_view_of_another_team_is_not_agreed_on(has_moved: bool) -> None:
     first, later = (View(number=number, members=(0,), shares=(4,)) for number in (0, 3))
     schedule = ViewSchedule(first, Publisher(later, has_moved=has_moved))  # type: ignore[arg-type]
     assert schedule.held == (0 if has_moved else 3)
-    heard = Statement(*[0] * len(Statement._fields))._replace(newest_view=3, last_cut=5)
+    heard = Statement.of([0] * WIDTH)._replace(views=ViewSection(newest=3, last_cut=5))
     adopted = schedule.agree(Agreed(heard, heard, units=(), sizes=()))
     assert (adopted is None) == has_moved
     assert schedule.newest is (first if has_moved else later)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from gangline.worker.teams.burden import Burden
+from gangline.worker.sync.teams.burden import Burden
 
 
 def with_calm(steps: int) -> Burden:

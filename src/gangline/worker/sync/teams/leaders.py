@@ -16,7 +16,7 @@ from gangline.collectives.compression import Compressor
 from gangline.spec.errors import ExchangeError
 from gangline.spec.exchange.compression import NONE, Compression
 from gangline.spec.exchange.compression_format import ring_bytes
-from gangline.worker.teams.replica import Copy
+from gangline.worker.sync.teams.replica import Copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,17 +19,17 @@ from gangline.protocol.messages import (
 from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease, TeamOrder
 from gangline.spec.sync import LOCAL, parse_sync
-from gangline.worker.teams.merging import Merging
+from gangline.worker.sync.teams.merging import Merging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gangline.spec.position import Position
     from gangline.spec.sync import Sync
+    from gangline.worker.gradients.agreement import RoundSection
     from gangline.worker.line.client import ControlClient
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
-    from gangline.worker.teams.merging import Stages
 
 
 class Teamwork:
@@ -102,7 +102,9 @@ class Teamwork:
 
     # --- meeting the other teams -----------------------------------------------------------------
 
-    def after_step(self, least: Stages, most: Stages, position: Position, *, step_s: float) -> None:
+    def after_step(
+        self, least: RoundSection, most: RoundSection, position: Position, *, step_s: float
+    ) -> None:
         """A step was made, and all members of the team agree on these stages."""
         mark = (position.epoch, position.start)
         self.sync = self.merging.advance(least, most, mark=mark, sync=self.sync, step_s=step_s)

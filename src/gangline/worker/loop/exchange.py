@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One exchange of a step: what is said in its header, and what follows from what all have said."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gangline.spec.errors import ExchangeError, MismatchError
+from gangline.worker.checks.gradient_checks import check_sizes
+from gangline.worker.checks.rates import check_rates, rates_checksum
+from gangline.worker.checks.scrutiny import Scrutiny
+from gangline.worker.gradients.agreement import BatchSection, CheckSection, Statement
+
+if TYPE_CHECKING:
+    from gangline.worker.checks.reduction import ReductionCheck
+    from gangline.worker.gradients.agreement import Agreed, PassSection
+    from gangline.worker.loop.gear import Gear
+    from gangline.worker.loop.recovery import Recovery
+    from gangline.worker.samples.handout import Handout
+
+
+class StepExchange:
+    """Exchanges what backward passes have left in the units."""
+
+    def __init__(
+        self,
+        gear: Gear,
+        recovery: Recovery,
+        *,
+        reduction: ReductionCheck | None,
+    ) -> None:
+        self._gear = gear
+        self._recovery = recovery
+        self._reduction = reduction
+        self._scrutiny = Scrutiny()
+        self.agreed: Agreed | None = None
+        """What the members have agreed on last."""
+
+    def make(self, handout: Handout) -> None:
+        """A pass is over: exchanges it, and takes up what was agreed on; a failure voids the batch."""
+        gear = self._gear
+        session, view = gear.session, gear.views.at(handout.step)
+        gear.faults.reach("exchange", handout.step)
+        try:
+            agreed = gear.gradients.exchange(partial(self._state, handout))
+            check_sizes(agreed, self._scrutiny, session, view)
+        except (ExchangeError, MismatchError) as error:
+            self._recovery.lose(error)
+            return
+        gear.clock.exchanged()
+        self.agreed = agreed
+        if self._reduction is not None and session.group.rank == 0:
+            self._reduction.note(agreed, handout, view)
+        check_rates(agreed)
+        adoption = gear.views.agree(agreed)
+        if adoption is not None and session.group.rank == 0:
+            self._recovery.record_view(adoption)
+
+    def _state(self, handout: Handout, made: PassSection) -> Statement:
+        """What this worker says in the header of an exchange, by all who have a say."""
+        prepared = self._gear.prepared
+        return Statement(
+            batch=BatchSection(handout.view, handout.epoch, handout.step, handout.micro),
+            made=made,
+            views=self._gear.views.section,
+            checks=CheckSection(
+                rates=rates_checksum(prepared.optimizers),
+                usual=self._scrutiny.usual,
+                evicts=int(prepared.evicts_wrong),
+            ),
+            rounds=self._gear.mode.strategy.section,
+        )
+
+    def make_local(self, handout: Handout) -> None:
+        """Exchanges what backward passes have added up locally."""
+        gradients = self._gear.gradients
+        gradients.begin()
+        self._gear.batches.count_pass()
+        if gradients.finish_local(is_forced=True):
+            self.make(handout)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizer steps: each finds the gradient of the whole batch, or none where it must change nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gangline.worker.gradients.backward import after_closure, has_closure
+from gangline.worker.gradients.by_hand import refuse_other_optimizers
+
+if TYPE_CHECKING:
+    import torch
+
+    from gangline.worker.checks.guard import LayoutGuard
+    from gangline.worker.loop.batches import BatchWalk
+    from gangline.worker.loop.exchange import StepExchange
+    from gangline.worker.loop.gear import Gear
+    from gangline.worker.loop.progress import Progress
+
+
+class OptimizerSteps:
+    """Hooks before and after every `step()` of the prepared optimizers."""
+
+    def __init__(
+        self,
+        gear: Gear,
+        progress: Progress,
+        walk: BatchWalk,
+        exchange: StepExchange,
+        *,
+        guard: LayoutGuard,
+    ) -> None:
+        self._gear = gear
+        self._progress = progress
+        self._walk = walk
+        self._exchange = exchange
+        self._guard = guard
+        self._gradients = gear.gradients
+        self._hidden: list[torch.Tensor | None] | None = None
+        """The gradients that the present step must not use."""
+        optimizers = gear.prepared.optimizers
+        self._handles = [
+            handle
+            for optimizer in optimizers
+            for handle in (
+                optimizer.register_step_pre_hook(self._before_step),
+                optimizer.register_step_post_hook(self._after_step),
+            )
+        ]
+        if not optimizers:
+            self._handles.append(refuse_other_optimizers(gear.prepared.models))
+
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]] | None:
+        self._walk.leave_out()
+        handout, is_passing_through = self._gear.handout, self._gear.is_passing_through
+        if is_passing_through or not self._gradients.num_exchanged:
+            self._guard.check()  # else the backward pass did
+        if handout is None or is_passing_through:
+            return None
+        if has_closure(args, kwargs):  # its backward pass is still to come
+            return after_closure(args, kwargs, self._hide_unless_due)
+        is_open = not self._gradients.num_exchanged or self._gradients.has_kept
+        if handout.is_update and not self._progress.is_void and is_open:
+            self._exchange.make_local(handout)
+        self._hide_unless_due()
+        return None
+
+    def _hide_unless_due(self) -> None:
+        """An optimizer is about to use the gradients: it must find none, unless they are the step's."""
+        handout = self._gear.handout
+        if handout is None or not handout.is_update or self._gradients.is_replaying:
+            self._hidden = self._gradients.hide()
+
+    def _after_step(
+        self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]
+    ) -> None:
+        gear = self._gear
+        gear.batches.count_step()
+        gear.snapshot.forget_note()
+        if self._hidden is not None:
+            self._gradients.show(self._hidden)
+            self._hidden = None
+        elif gear.handout is not None and not gear.is_passing_through:
+            self._progress.move(phase=self._gradients.num_exchanged)
+            self._gradients.carried.commit()
+            gear.faults.reach("update", self._progress.position.step)
+        gear.clock.updated()
+
+    def close(self) -> None:
+        """Takes the hooks off."""
+        for handle in self._handles:
+            handle.remove()
