@@ -57,6 +57,7 @@ class BackwardPasses:
             self._gradients.carried.begin_pass(may_fail=False)
         else:
             self._guard.check()
+            self._gear.snapshot.by_hand.look()
             self._gradients.begin()
 
     def end_backward(self) -> None:

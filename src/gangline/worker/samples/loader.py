@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from torch.utils.data import BatchSampler, DataLoader
 
 from gangline.planning.allocation.ragged import cut_shares
+from gangline.spec.errors import UsageError
 from gangline.worker.samples.drawn_batches import BatchedIndices, DrawnBatches, window_stop
 from gangline.worker.samples.handout import Handout, cut_window, num_steps
 from gangline.worker.samples.loader_order import batching_of
@@ -199,6 +200,7 @@ class ShareLoader:
         self._plan = plan
         self._reduction = reduction
         self._weight = weight
+        self._iterations = 0
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -207,6 +209,8 @@ class ShareLoader:
         return getattr(self._inner, name)
 
     def __iter__(self) -> Iterator[Any]:
+        self._iterations += 1
+        number = self._iterations
         if not self._plan.begin_epoch():
             return
         is_cut_anew = False
@@ -215,6 +219,13 @@ class ShareLoader:
             for batch, handout, weight in self._weighted(batches):
                 self._plan.hand_out(handout, weight, batch)
                 yield batch
+                if number != self._iterations:
+                    raise UsageError(
+                        "the loop goes on with an iteration over the prepared loader after it has "
+                        "begun another one: every iteration is an epoch of its own, and they come one "
+                        "after the other. Where a loop needs two batches at a time, fetch two from one "
+                        "iteration, or prepare two loaders' data as one data set"
+                    )
                 if not self._plan.finish_batch():
                     is_cut_anew = True
                     break
