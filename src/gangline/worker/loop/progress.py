@@ -21,7 +21,7 @@ class Progress:
     Set where an epoch begins, and by recovery.
     """
     loop_epoch: int = 0
-    """The epoch that the user's loop asks for next. Set where an epoch begins or is left."""
+    """The epoch that the user's loop asks for next. Set where one begins, is left, or is skipped to."""
     is_in_epoch: bool = False
     """Whether the loop is in an epoch of the job's. Set where one begins and ends, and by recovery."""
     num_between: int = 0
@@ -33,7 +33,7 @@ class Progress:
     must_cut: bool = False
     """Whether what was cut ahead was cut for a group that is no more.
 
-    Set by recovery, until the rest of the epoch is cut anew.
+    Set by recovery and by who takes up batches, until the rest of the epoch is cut anew.
     """
     is_cut_off: bool = False
     """Whether the epoch was not cut to its end: the group broke meanwhile. Set by who cuts it."""
