@@ -11,8 +11,8 @@ from gangline.spec.errors import MismatchError
 from gangline.worker.checks.replicas import Replicas
 
 
-def added(models: list[nn.Module]) -> torch.Tensor:
-    return torch.stack([Replicas([model]).figures() for model in models]).sum(0)
+def added(models: list[nn.Module]) -> list[float]:
+    return torch.stack([Replicas([model]).figures() for model in models]).sum(0).tolist()
 
 
 def model(change: float = 0.0, dtype: torch.dtype = torch.float32) -> nn.Module:

@@ -42,11 +42,12 @@ class Replicas:
             square += float(torch.linalg.vector_norm(flat, dtype=torch.float64)) ** 2
         return torch.cat([sums, sums.square(), torch.tensor([square], dtype=torch.float64)])
 
-    def check(self, added: Tensor, *, size: int, epoch: int) -> None:
+    def check(self, figures: Sequence[float], *, size: int, epoch: int) -> None:
         """Raises MismatchError if the figures that all members added up are not the same ones.
 
         Where they are not finite there is nothing to compare: the model is spoilt everywhere.
         """
+        added = torch.tensor(figures, dtype=torch.float64)
         mean, of_squares = added[:2] / size, added[2:4] / size
         spread = float((of_squares - mean.square()).clamp(min=0).sum())
         norm = max(float(added[4]) / size, 1e-300)

@@ -65,6 +65,16 @@ class EpochWalk:
         """The loop gets a batch."""
         self._walk.hand_out(handout, weight, batch)
 
+    @property
+    def has_uncomputed(self) -> bool:
+        """Whether the loop has fetched a batch of which it has made no pass yet."""
+        present = self._batches.present
+        return bool(self._batches.ahead) or (present is not None and not present.is_worked)
+
+    def fill(self, handout: Handout, batch: Any) -> None:
+        """A loop that fetches ahead gets a batch behind the last one: it counts nothing."""
+        self._walk.fill(handout, batch)
+
     def finish_batch(self) -> bool:
         """The loop came back for more. False where the rest of the epoch must be cut anew."""
         return self._walk.finish()
@@ -241,9 +251,9 @@ class EpochWalk:
             figures=self._replicas.figures,
         )
         met = self._calls.make(meet, what=_END, before=numbers.look)
-        if met.figures is not None:
-            self._replicas.check(met.figures, size=met.size, epoch=epoch)
-        numbers.warn_of(met.differing, is_main=gear.rank_now() == 0)
+        if met["figures"]:
+            self._replicas.check(met["figures"], size=met["size"], epoch=epoch)
+        numbers.warn_of(met["differing"], is_main=gear.rank_now() == 0)
 
     def _meet_others(self) -> bool:
         """Waits for other groups, where there are any; False where there is more to do."""

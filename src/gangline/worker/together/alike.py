@@ -8,7 +8,7 @@ first values, too: a call with few values costs one exchange.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import msgspec
@@ -48,14 +48,12 @@ def add_alike(group: Group, values: Tensor, *, name: str, worker: int) -> Tensor
     return total
 
 
-class Met(NamedTuple):
-    """What was found where everybody came to one place."""
+Met = dict[str, Any]
+"""What was found where everybody came to one place, as it can be copied to who comes late.
 
-    differing: list[str]
-    """The names of checksums that are not the same everywhere."""
-    figures: Tensor | None
-    """The sum of what all brought; None where nobody else was there."""
-    size: int
+`differing`: the names of checksums that are not the same everywhere. `figures`: the sums of what all
+brought; empty where nobody else was there. `size`: how many were there.
+"""
 
 
 def meet_in(
@@ -72,11 +70,11 @@ def meet_in(
 
     def meet(group: Group) -> Met:
         if group.size == 1:
-            return Met([], None, 1)
+            return {"differing": [], "figures": [], "size": 1}
         brought = torch.cat([_squared(_joined(checksums)), figures()])
         sums = add_alike(group, brought, name=name, worker=worker)
         differing = [] if _is_one(sums[:4], group.size) else _differing(group, checksums)
-        return Met(differing, sums[4:], group.size)
+        return {"differing": differing, "figures": sums[4:].tolist(), "size": group.size}
 
     return meet
 
