@@ -728,9 +728,11 @@ def describe(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -
 
 
 def _find_loop(name: str) -> Any:
+    import elastic_by_hand
     import elastic_windows
 
-    return globals().get(name) or getattr(elastic_windows, name)
+    known = {**vars(elastic_by_hand), **vars(elastic_windows), **globals()}
+    return known[name]
 
 
 def run_body(setup: Setup, *, is_alone: bool) -> dict[str, Any]:

@@ -280,6 +280,27 @@ def drift(how: str) -> str:
             if is_odd:
                 optimizer.param_groups[0]["lr"] *= 0.5
 
+    def own_step() -> None:
+        for index, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            F.mse_loss(model(x), y).backward()
+            if not (is_odd and index == 0):
+                optimizer.step()
+
+    def own_gradient() -> None:
+        for x, y in loader:
+            found = torch.autograd.grad(F.mse_loss(model(x), y), list(model.parameters()))
+            for parameter, gradient in zip(model.parameters(), found, strict=True):
+                parameter.grad = gradient + (10 if is_odd else 0)
+            optimizer.step()
+
+    def own_model() -> None:
+        for batch in loader:
+            train(model, optimizer, batch)
+        model.load_state_dict({k: v + is_odd for k, v in model.state_dict().items()})
+        for batch in loader:
+            train(model, optimizer, batch)
+
     def early_mean() -> None:
         for index, batch in enumerate(loader):
             if is_odd and index == 1:
@@ -308,6 +329,15 @@ def mistake(which: str) -> str:
         for batch in loader:
             train(model, optimizer, batch)
         before_the_first_batch()
+
+    def zipped() -> None:
+        for batch, _ in zip(loader, loader, strict=True):
+            train(model, optimizer, batch)
+
+    def unprepared() -> None:
+        another = torch.optim.Adam(model.parameters())
+        for batch in loader:
+            train(model, another, batch)
 
     def other_dtype() -> None:
         for x, y in loader:

@@ -73,6 +73,15 @@ def test_loops_that_drift_apart_end_with_a_message(how: str, worker_pool: Worker
         assert ADVICE in message
 
 
+@pytest.mark.parametrize("how", ["own_step", "own_gradient", "own_model"])
+def test_parameters_that_have_become_different_end_with_a_message(
+    how: str, worker_pool: WorkerPool
+) -> None:
+    for message in worker_pool.run(drift, 2, args=(how,)):
+        assert message.startswith("MismatchError: at the end of epoch ")
+        assert "the workers have different parameters" in message
+
+
 @pytest.mark.parametrize(
     ("how", "places"),
     [
@@ -109,6 +118,8 @@ def test_learning_rates_that_differ_end_with_a_message(worker_pool: WorkerPool) 
 MISTAKES = {
     "before_the_first_batch": "backward() was called before the prepared loader handed out a batch",
     "after_the_last_batch": "backward() was called when the loop was done with every batch",
+    "zipped": "after it has begun another one: every iteration is an epoch of its own",
+    "unprepared": "a Adam optimizer updates the prepared model, and prepare() does not know it",
     "other_dtype": "call model.to(...) before prepare()",
     "added_group": "as add_param_group does: add all groups first",
     "assigned": "load with assign=False, or load first and prepare afterwards",

@@ -218,11 +218,12 @@ def test_a_file_that_cannot_be_written_is_an_error_on_all_workers(
     tmp_path: Path, worker_pool: WorkerPool
 ) -> None:
     first, *others = worker_pool.run(fail_to_save, 3, args=(str(tmp_path),))
-    assert first.startswith("FileNotFoundError: ")
+    assert first.startswith("UsageError: gangline.save cannot write ")
+    assert "there is no folder " in first
     for message in others:
         assert message.startswith(
             "MainWorkerError: gangline.save('model.pt'): the main worker failed, and the others with "
-            "it: FileNotFoundError: "
+            "it: UsageError: gangline.save cannot write "
         )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,6 +40,7 @@ class LayoutGuard:
         self._slots = layout.slots
         self._addresses = [slot.parameter.data_ptr() for slot in self._slots]
         self._forms = [_form(slot.parameter) for slot in self._slots]
+        self._has_warned = False
 
     def check(self) -> None:
         """Raises if a parameter was replaced, moved to another dtype or layout, or added.
@@ -60,6 +62,21 @@ class LayoutGuard:
         if addresses != self._addresses:
             self._check_forms()
             self._addresses = addresses
+        if not self._has_warned:
+            self._look_for_hooks()
+
+    def _look_for_hooks(self) -> None:
+        """Warns, once, of hooks that see a gradient before it is that of the whole batch."""
+        hooked = next((slot for slot in self._slots if slot.parameter._backward_hooks), None)
+        if hooked is not None:
+            self._has_warned = True
+            warnings.warn(
+                f"parameter {hooked.name!r} has a hook (Tensor.register_hook), which is given the "
+                "gradient of this worker's samples, not that of the whole batch: where it does more "
+                "than scale it, as clipping does, the result depends on the shares. Change the "
+                "gradient between backward() and step() instead",
+                stacklevel=2,
+            )
 
     def _replaced(self, name: str) -> str:
         # fully_shard gives modules another class, and shows parameters whole in a backward pass.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops that update the parameters themselves: `prepare` was given no optimizer.
+"""Loops that update the parameters themselves, without an optimizer or beside one.
 
-Such an update is not seen, so the parameters are part of the `Snapshot`: after a failed attempt at a
+Without one, and with one as soon as such an update is seen (a perturbation that is taken back, weights
+that are shrunk or averaged), the parameters are part of the `Snapshot`: after a failed attempt at a
 step they are as they were at its hand-out, whatever the loop did with them. An optimizer has state of
 its own that would not be put back, so one that was kept from `prepare` is noticed at its first step.
 """
@@ -18,7 +19,7 @@ from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.worker.gradients.layout import optimizer_parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import nn
     from torch.utils.hooks import RemovableHandle
@@ -26,15 +27,53 @@ if TYPE_CHECKING:
     from gangline.worker.prepare.prepared import Prepared
 
 
-def refuse_other_optimizers(models: Sequence[nn.Module]) -> RemovableHandle:
-    """From now on an optimizer that steps the models' parameters raises; until `remove()`."""
+class HandUpdates:
+    """Whether a loop changes the parameters in other ways than by its optimizers' steps.
+
+    Torch counts the changes of every tensor; those made through `.data` it does not see.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], *, has_optimizers: bool) -> None:
+        self._parameters = [p for model in models for p in model.parameters()]
+        self._versions = self._now()
+        self.is_seen = not has_optimizers
+
+    def note(self) -> None:
+        """What was changed up to now was changed by an optimizer, or before an epoch."""
+        if not self.is_seen:
+            self._versions = self._now()
+
+    def look(self) -> None:
+        """Notices what was changed since the last `note`."""
+        self.is_seen = self.is_seen or self._now() != self._versions
+
+    def _now(self) -> list[int]:
+        return [parameter._version for parameter in self._parameters]
+
+
+def refuse_other_optimizers(
+    models: Sequence[nn.Module],
+    prepared: Sequence[Optimizer],
+    *,
+    is_shared: Callable[[], bool],
+    in_step: Callable[[], bool],
+) -> RemovableHandle:
+    """From now on an optimizer that was not prepared, and steps these models, raises.
+
+    Until `remove()`. One that a prepared optimizer uses inside of its own step is that one's affair.
+    """
     own = {id(parameter) for model in models for parameter in model.parameters()}
 
     def check(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        is_known = any(optimizer is one for one in prepared)
+        if is_known or in_step() or (prepared and not is_shared()):
+            return
         if any(id(parameter) in own for parameter in optimizer_parameters(optimizer)):
+            what = "it was not given" if prepared else "it was given none"
             raise UsageError(
-                f"a {type(optimizer).__name__} optimizer updates the prepared model, and prepare() was "
-                "given none: its state would differ between workers. Call "
+                f"a {type(optimizer).__name__} optimizer updates the prepared model, and prepare() "
+                f"does not know it ({what}): its state would differ between workers. Make all "
+                "optimizers first, and call "
                 "model, optimizer, loader = gangline.prepare(model, optimizer, loader)"
             )
 

@@ -498,7 +498,7 @@ class Gradients:
         if gradient is not slot.view:  # the user put a gradient there
             unit.allocate()
             assert slot.view is not None
-            slot.view.copy_(gradient)
+            slot.view.copy_(gradient.detach())
             slot.content = Content.GLOBAL
         elif slot.content is Content.EMPTY:
             slot.content = Content.GLOBAL

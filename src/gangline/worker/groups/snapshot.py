@@ -6,20 +6,23 @@ But the forward pass has moved running statistics, and the user's loop goes on t
 scalers, which know nothing of the failure. Their state is always that of the hand-out: who copies
 another worker's state runs the user's loop from there, and moves them itself.
 
-Without an optimizer the loop updates the parameters itself, unseen: they are kept and put back too.
+Where the loop changes the parameters itself they are kept and put back too.
 """
 
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
+from gangline.worker.gradients.by_hand import HandUpdates
 from gangline.worker.samples.sample_state import tables_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import torch
 
@@ -42,7 +45,7 @@ class _Kept(NamedTuple):
     groups: list[dict[str, Any]]
     states: list[Any]
     parameters: list[Tensor] | None
-    """Where there is no optimizer."""
+    """Where the loop changes them itself."""
 
 
 class Snapshot:
@@ -51,6 +54,7 @@ class Snapshot:
     def __init__(self, prepared: Prepared, gradients: CarriedGradients | None = None) -> None:
         self._prepared = prepared
         self._gradients = gradients
+        self.by_hand = HandUpdates(prepared.models, has_optimizers=bool(prepared.optimizers))
         self._buffer_places: list[tuple[dict[str, Any], str]] = [
             (module._buffers, name)
             for model in prepared.models
@@ -80,7 +84,7 @@ class Snapshot:
 
     def _now(self) -> _Kept:
         parameters = None
-        if not self._prepared.optimizers:
+        if self.by_hand.is_seen:
             parameters = [parameter.detach().clone() for parameter in self._live_parameters()]
         return _Kept(
             buffers=[buffer.detach().clone() for buffer in self._live_buffers()],
@@ -92,12 +96,23 @@ class Snapshot:
     def restore(self) -> None:
         """Puts everything back as it was kept."""
         for item, state in zip(self._prepared.stateful, self._kept.states, strict=True):
-            item.load_state_dict(copy.deepcopy(state))
+            with _unseen(item):
+                item.load_state_dict(copy.deepcopy(state))
         # After the schedulers: loading one does not restore the rates that it had set.
         for group, scalars in zip(self._live_groups(), self._kept.groups, strict=True):
             group.update(_scalars(scalars))
         for buffer, values in zip(self._live_buffers(), self._kept.buffers, strict=True):
             buffer.data.copy_(values)
+        self.restore_parameters()
+
+    def take_parameters(self) -> None:
+        """An optimizer has made its step: where the loop changes parameters, too, that is kept."""
+        if self.by_hand.is_seen:
+            parameters = [parameter.detach().clone() for parameter in self._live_parameters()]
+            self._kept = self._kept._replace(parameters=parameters)
+
+    def restore_parameters(self) -> None:
+        """A step was made before: what the loop has done to the parameters since counts nothing."""
         if self._kept.parameters is not None:
             _copy_all(self._kept.parameters, self._live_parameters())
 
@@ -144,6 +159,18 @@ class Snapshot:
     def _live_groups(self) -> Sequence[dict[str, Any]]:
         optimizers: Sequence[torch.optim.Optimizer] = self._prepared.optimizers
         return [group for optimizer in optimizers for group in optimizer.param_groups]
+
+
+@contextmanager
+def _unseen(item: Any) -> Iterator[None]:
+    """Lets an object's tensors be set although a graph that is still to be used holds them.
+
+    A scaler's scale may be part of a loss whose attempt has failed, and whose pass is still to come.
+    """
+    held = vars(item).values() if hasattr(item, "__dict__") else ()
+    tensors = tuple(value for value in held if isinstance(value, Tensor))
+    with _unsafe_preserve_version_counter(tensors):
+        yield
 
 
 def _copy_all(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:

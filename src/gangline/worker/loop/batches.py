@@ -54,6 +54,12 @@ class BatchWalk:
         if self._batches.present is None:
             self._take_up()
 
+    def fill(self, handout: Handout, batch: Any) -> None:
+        """The loop gets a batch that counts nothing, where there are no more for it."""
+        self._batches.add(handout, 0.0, batch, is_void=True)
+        if self._batches.present is None:
+            self._take_up()
+
     def _take_up(self) -> None:
         """The loop goes on to the next batch that it has fetched, if it has one."""
         progress, ahead = self._progress, self._batches.ahead

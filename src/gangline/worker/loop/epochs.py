@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gangline.worker.checks.replicas import Replicas
 from gangline.worker.gradients.buffers import WholeNumbers
 from gangline.worker.sync.strategy import GroupLost, KeptAt
 from gangline.worker.telling.reports import tell_epoch, tell_links, tell_pacing
@@ -47,6 +48,7 @@ class EpochWalk:
         self._keeping = keeping
         self._batches = gear.batches
         self._whole_numbers = WholeNumbers(gear.prepared.models)
+        self._replicas = Replicas(gear.prepared.models)
         self._first_step = 0
         """The step with which the loop began the present epoch."""
         walk.cross_epoch = self._cross
@@ -62,6 +64,16 @@ class EpochWalk:
     def hand_out(self, handout: Handout, weight: float | Future[float], batch: Any) -> None:
         """The loop gets a batch."""
         self._walk.hand_out(handout, weight, batch)
+
+    @property
+    def has_uncomputed(self) -> bool:
+        """Whether the loop has fetched a batch of which it has made no pass yet."""
+        present = self._batches.present
+        return bool(self._batches.ahead) or (present is not None and not present.is_worked)
+
+    def fill(self, handout: Handout, batch: Any) -> None:
+        """A loop that fetches ahead gets a batch behind the last one: it counts nothing."""
+        self._walk.fill(handout, batch)
 
     def finish_batch(self) -> bool:
         """The loop came back for more. False where the rest of the epoch must be cut anew."""
@@ -110,6 +122,7 @@ class EpochWalk:
         if was_past and not progress.is_past and progress.position.start:
             snapshot.restore()  # what the loop did at the end of past epochs was done already
         elif not progress.is_past:
+            snapshot.by_hand.note()
             snapshot.take()  # with what the loop did between the epochs
 
     def _is_ahead(self) -> bool:
@@ -228,11 +241,19 @@ class EpochWalk:
         return self._gear.departure.has_left
 
     def _meet_members(self) -> None:
-        """All members of the group have come to the end, with the same whole numbers."""
+        """All members of the group have come to the end, with the same whole numbers and parameters."""
         gear, numbers = self._gear, self._whole_numbers
-        meet = meet_in(_END, worker=gear.session.place.worker, checksums=numbers.checksums)
-        differing = self._calls.make(meet, what=_END, before=numbers.look)
-        numbers.warn_of(differing, is_main=gear.rank_now() == 0)
+        epoch = self._progress.position.epoch
+        meet = meet_in(
+            _END,
+            worker=gear.session.place.worker,
+            checksums=numbers.checksums,
+            figures=self._replicas.figures,
+        )
+        met = self._calls.make(meet, what=_END, before=numbers.look)
+        if met["figures"]:
+            self._replicas.check(met["figures"], size=met["size"], epoch=epoch)
+        numbers.warn_of(met["differing"], is_main=gear.rank_now() == 0)
 
     def _meet_others(self) -> bool:
         """Waits for other groups, where there are any; False where there is more to do."""

@@ -50,13 +50,15 @@ class BackwardPasses:
 
     def begin_backward(self, losses: Any) -> None:
         """The outermost pass begins."""
-        is_weighed = not self._gear.is_passing_through
+        counts = not (self._progress.is_void or self._gear.departure.has_left)
+        is_weighed = counts and not self._gear.is_passing_through
         for _ in range(self._gear.batches.find(losses, is_weighed=is_weighed)):
             self._walk.pass_over()
         if self._gear.is_passing_through:
             self._gradients.carried.begin_pass(may_fail=False)
         else:
             self._guard.check()
+            self._gear.snapshot.by_hand.look()
             self._gradients.begin()
 
     def end_backward(self) -> None:

@@ -36,6 +36,8 @@ class OptimizerSteps:
         self._exchange = exchange
         self._guard = guard
         self._gradients = gear.gradients
+        self._is_in_step = False
+        """Whether a prepared optimizer makes its step now."""
         self._hidden: list[torch.Tensor | None] | None = None
         """The gradients that the present step must not use."""
         optimizers = gear.prepared.optimizers
@@ -47,13 +49,21 @@ class OptimizerSteps:
                 optimizer.register_step_post_hook(self._after_step),
             )
         ]
-        if not optimizers:
-            self._handles.append(refuse_other_optimizers(gear.prepared.models))
+        self._handles.append(
+            refuse_other_optimizers(
+                gear.prepared.models,
+                optimizers,
+                is_shared=lambda: gear.session.client is not None,
+                in_step=lambda: self._is_in_step,
+            )
+        )
 
     def _before_step(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]] | None:
+        self._is_in_step = True
         self._walk.leave_out()
+        self._gear.snapshot.by_hand.look()
         handout, is_passing_through = self._gear.handout, self._gear.is_passing_through
         if is_passing_through or not self._gradients.num_exchanged:
             self._guard.check()  # else the backward pass did
@@ -77,14 +87,19 @@ class OptimizerSteps:
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]
     ) -> None:
         gear = self._gear
+        self._is_in_step = False
         gear.batches.count_step()
         gear.snapshot.forget_note()
+        gear.snapshot.by_hand.note()
         if self._hidden is not None:
             self._gradients.show(self._hidden)
             self._hidden = None
+            if self._gradients.is_replaying and not self._progress.is_void:
+                gear.snapshot.restore_parameters()
         elif gear.handout is not None and not gear.is_passing_through:
             self._progress.move(phase=self._gradients.num_exchanged)
             self._gradients.carried.commit()
+            gear.snapshot.take_parameters()
             gear.faults.reach("update", self._progress.position.step)
         gear.clock.updated()
 

@@ -274,6 +274,7 @@ class FetchedBatches:
         present = self.present
         if present is None:
             return 0
+        is_weighed = is_weighed and not present.is_void
         made = number_of(losses)
         newest = self._newest_before(made)
         recognised = self._recognised if made is None else self._calls.latest(made)

@@ -8,6 +8,7 @@ hand-out that it was cut by, from the moment it was cut until it reaches the tra
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from torch.utils.data import BatchSampler, DataLoader
 
 from gangline.planning.allocation.ragged import cut_shares
+from gangline.spec.errors import UsageError
 from gangline.worker.samples.drawn_batches import BatchedIndices, DrawnBatches, window_stop
 from gangline.worker.samples.handout import Handout, cut_window, num_steps
 from gangline.worker.samples.loader_order import batching_of
@@ -74,6 +76,11 @@ class LoopPlan(Protocol):
 
     def end_epoch(self) -> bool: ...
 
+    @property
+    def has_uncomputed(self) -> bool: ...
+
+    def fill(self, handout: Handout, batch: Any) -> None: ...
+
 
 class Window(NamedTuple):
     """One global batch: the samples start … stop - 1 of the epoch's order."""
@@ -104,6 +111,8 @@ class ShareSampler:
         self._drop_last = drop_last
         self._minimum = minimum
         self.drawn: deque[Handout] = deque()
+        self.is_out = False
+        """Whether the last view that was cut is without this worker."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -132,6 +141,7 @@ class ShareSampler:
         step, start = position.step, position.start
         while True:
             view, rank = self._plan.view_for(step)
+            self.is_out = rank is None
             if rank is None:
                 return
             stop = window_stop(indices, start, view.global_batch)
@@ -182,6 +192,12 @@ class ShareSampler:
         return found
 
 
+_EMPTY_ITERATIONS = 3
+"""So many iterations in a row that give nothing are those of a loop that would go on for ever."""
+_MAX_FILLED = 16
+"""So often such a loop is given its last batch again; it may have fetched as many ahead."""
+
+
 class ShareLoader:
     """What `prepare` returns in place of the DataLoader: the same batches, this worker's share."""
 
@@ -199,6 +215,11 @@ class ShareLoader:
         self._plan = plan
         self._reduction = reduction
         self._weight = weight
+        self._iterations = 0
+        self._last: tuple[Handout, Any] | None = None
+        """What was handed out last, for loops that fetch ahead of an end."""
+        self._num_empty = 0
+        """How many iterations in a row have handed out nothing, to a loop that has fetched ahead."""
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -207,19 +228,53 @@ class ShareLoader:
         return getattr(self._inner, name)
 
     def __iter__(self) -> Iterator[Any]:
+        self._iterations += 1
+        number = self._iterations
+        is_spinning = self._num_empty > 0 and self._sampler.is_out
+        self._num_empty = self._num_empty + 1 if is_spinning or self._plan.has_uncomputed else 0
         if not self._plan.begin_epoch():
+            yield from self._fill()
             return
         is_cut_anew = False
         while True:
             batches, is_cut_anew = self._begin(is_again=is_cut_anew), False
             for batch, handout, weight in self._weighted(batches):
                 self._plan.hand_out(handout, weight, batch)
+                self._last, self._num_empty = (handout, batch), 0
                 yield batch
+                if number != self._iterations:
+                    raise UsageError(
+                        "the loop goes on with an iteration over the prepared loader after it has "
+                        "begun another one: every iteration is an epoch of its own, and they come one "
+                        "after the other. Where a loop needs two batches at a time, fetch two from one "
+                        "iteration, or prepare two loaders' data as one data set"
+                    )
                 if not self._plan.finish_batch():
                     is_cut_anew = True
                     break
             if (not is_cut_anew and self._plan.end_epoch()) or self._plan.is_past:
+                yield from self._fill()
                 return
+
+    def _fill(self) -> Iterator[Any]:
+        """What a loop gets that iterates again and again, where there are no more batches for it.
+
+        That is the loop of a worker that leaves, or is left out, if it fetches ahead from an endless
+        generator: it must get something to come to the batch that it has not computed. It is given its
+        last batch again, which counts nothing; and if it still goes on, its script ends.
+        """
+        is_due = self._sampler.is_out and self._plan.has_uncomputed
+        if self._num_empty < _EMPTY_ITERATIONS and not is_due:
+            return
+        if self._num_empty >= _EMPTY_ITERATIONS + _MAX_FILLED or self._last is None:
+            sys.stderr.write(
+                "gangline: there are no more batches for this worker, and its loop asks for them "
+                "without end: its script ends here. Loop over gangline.epochs(…) or gangline.steps(…)\n"
+            )
+            raise SystemExit(0)
+        handout, batch = self._last
+        self._plan.fill(handout, batch)
+        yield batch
 
     def _begin(self, *, is_again: bool) -> Iterator[Any]:
         """The inner loader draws a seed when it is iterated: once per epoch, as in a plain script."""

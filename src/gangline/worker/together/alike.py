@@ -8,7 +8,7 @@ first values, too: a call with few values costs one exchange.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import msgspec
@@ -48,19 +48,33 @@ def add_alike(group: Group, values: Tensor, *, name: str, worker: int) -> Tensor
     return total
 
 
+Met = dict[str, Any]
+"""What was found where everybody came to one place, as it can be copied to who comes late.
+
+`differing`: the names of checksums that are not the same everywhere. `figures`: the sums of what all
+brought; empty where nobody else was there. `size`: how many were there.
+"""
+
+
 def meet_in(
-    name: str, *, worker: int, checksums: Mapping[str, int]
-) -> Callable[[Group], list[str]]:
-    """An exchange in which everybody comes to the place of this name; which checksums differ there.
+    name: str,
+    *,
+    worker: int,
+    checksums: Mapping[str, int],
+    figures: Callable[[], Tensor] = lambda: torch.zeros(0, dtype=torch.float64),
+) -> Callable[[Group], Met]:
+    """An exchange in which everybody comes to the place of this name, with checksums and some figures.
 
     One checksum of them all travels with the name. Only where that differs they are sent each.
     """
 
-    def meet(group: Group) -> list[str]:
+    def meet(group: Group) -> Met:
         if group.size == 1:
-            return []
-        sums = add_alike(group, _squared(_joined(checksums)), name=name, worker=worker)
-        return [] if _is_one(sums, group.size) else _differing(group, checksums)
+            return {"differing": [], "figures": [], "size": 1}
+        brought = torch.cat([_squared(_joined(checksums)), figures()])
+        sums = add_alike(group, brought, name=name, worker=worker)
+        differing = [] if _is_one(sums[:4], group.size) else _differing(group, checksums)
+        return {"differing": differing, "figures": sums[4:].tolist(), "size": group.size}
 
     return meet
 

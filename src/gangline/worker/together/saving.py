@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gangline.protocol.messages import Saved
+from gangline.spec.errors import UsageError
 from gangline.worker.job import job
 from gangline.worker.together.turns import turn
 
@@ -35,7 +36,21 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
     target = Path(os.path.realpath(path))
     with turn(f"gangline.save({target.name!r})") as is_main:
         if is_main:
+            _check(target)
             _write(obj, target)
+
+
+def _check(target: Path) -> None:
+    """Refuses what cannot be replaced by a file in one piece."""
+    if not target.parent.is_dir():
+        raise UsageError(
+            f"gangline.save cannot write {target}: there is no folder {target.parent}. Make it first, "
+            "on the main worker: with gangline.main_first(): os.makedirs(folder, exist_ok=True)"
+        )
+    if target.exists() and not target.is_file():
+        raise UsageError(
+            f"gangline.save cannot write {target}: it is no regular file. Give the path of a file"
+        )
 
 
 def _write(obj: Any, target: Path) -> None:

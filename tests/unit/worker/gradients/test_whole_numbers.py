@@ -77,7 +77,7 @@ def meet(rows: list[Mapping[str, int]], names: list[str] | None = None) -> list[
         name = "here" if names is None else names[group.rank]
         exchange = meet_in(name, worker=group.rank, checksums=rows[group.rank])
         try:
-            return exchange(group), group.num_exchanges
+            return exchange(group)["differing"], group.num_exchanges
         except MismatchError as error:
             return str(error), group.num_exchanges
 

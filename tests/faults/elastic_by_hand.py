@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops that change the parameters beside their optimizer; see `elastic_bodies`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from elastic_bodies import describe, mlp
+from elastic_windows import Counter
+
+import gangline
+
+if TYPE_CHECKING:
+    from elastic_bodies import Parts
+
+
+def perturbed(parts: Parts) -> dict[str, Any]:
+    """Each step is that of the gradient at weights that were moved uphill, and are moved back."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            F.cross_entropy(model(x), y).backward()
+            with torch.no_grad():
+                moves = [0.05 * p.grad / p.grad.norm() for p in model.parameters()]
+                for parameter, move in zip(model.parameters(), moves, strict=True):
+                    parameter.add_(move)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            with torch.no_grad():
+                for parameter, move in zip(model.parameters(), moves, strict=True):
+                    parameter.sub_(move)
+            optimizer.step()
+            optimizer.zero_grad()
+            parts.average(1.0)
+    return describe([model], [optimizer])
+
+
+def shrunk(parts: Parts) -> dict[str, Any]:
+    """The weights are shrunk by hand after every step."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.mul_(0.95)
+            parts.average(1.0)
+    return describe([model], [optimizer])
+
+
+def scaled_windows(parts: Parts) -> dict[str, Any]:
+    """A scaler, whose scale is part of every loss, in windows that the loop counts itself."""
+    model, counter = mlp(), Counter()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    model, optimizer, loader = parts.prepare(
+        model, optimizer, parts.loader(), stateful=(counter, scaler)
+    )
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            is_end = counter.is_end(3)
+            loss = scaler.scale(F.cross_entropy(model(x), y))
+            if is_end or parts.is_alone:
+                loss.backward()
+            else:
+                with gangline.no_sync():
+                    loss.backward()
+            if is_end:
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+    return describe([model], [optimizer])
