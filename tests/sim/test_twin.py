@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from twin_bodies import train_unlike
 
-from gangline.control import ControlOptions, Say
+from gangline.cli.main import run_command
+from gangline.control import ControlOptions
 from gangline.coordinator import Hub
+from gangline.coordinator.recording import framed, read_recording
+from gangline.coordinator.server.input_log import recorded_files
 from gangline.eventlog import NullWriter, read_run
 from gangline.observe.ledger import read_ledger
 from gangline.protocol.messages import PROTOCOL_VERSION, Hello, Measured, Ready, ViewPublished
-from gangline.simulation import Course, Scenario, replay, simulate
+from gangline.simulation import Course, Scenario, simulate
 from gangline.simulation.scenario import SimulatedNode, Throttle
 from gangline.spec.event import Decision, FaultFired, StepDone, ViewAdopted
 from gangline.spec.exchange.address import WireAddress
@@ -96,18 +101,50 @@ def test_the_coordinator_publishes_what_the_simulator_published(allocation: str)
     assert len(published) > 1 or allocation == "equal"
 
 
-def test_a_real_runs_log_replayed_gives_its_decisions(worker_pool: WorkerPool) -> None:
+def test_a_real_run_replayed_gives_its_decisions(
+    worker_pool: WorkerPool, capsys: pytest.CaptureFixture[str]
+) -> None:
     worker_pool.run(train_unlike, 3, speeds=(0.3, 0.15, 0.05))
-    events = list(read_run(worker_pool.run_dir))
-    decided = [event for event in events if isinstance(event, Decision)]
-    options = ControlOptions(global_batch=48)
-    said = [c.decision for c in replay(events, options=options) if isinstance(c, Say)]
+    decided = [e for e in read_run(worker_pool.run_dir) if isinstance(e, Decision)]
     assert len(decided) > 1, "unlike workers are cut anew at least once"
-    # The last reports may come after the coordinator has stopped listening.
-    assert [(one.what, one.reason) for one in said[: len(decided)]] == [
-        (one.what, one.reason) for one in decided
-    ]
-    assert len(said) - len(decided) <= 1
+    assert run_command(["simulate", "--replay", str(worker_pool.run_dir), "--json"]) == 0
+    replayed = json.loads(capsys.readouterr().out)
+    assert replayed["decisions"] == [one.reason for one in decided]
+    assert not replayed["differences"]
+    assert run_command(["simulate", "--replay", str(worker_pool.run_dir)]) == 0
+    assert "every output is the one that was recorded" in capsys.readouterr().out
+
+
+def test_a_replay_that_differs_is_told_with_its_input(
+    worker_pool: WorkerPool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worker_pool.run(train_unlike, 2, speeds=(0.3, 0.15))
+    (path,) = recorded_files(worker_pool.run_dir)
+    opening, entries = read_recording(path.read_bytes(), path="p")
+    wrong = msgspec.structs.replace(entries[1], digest=entries[1].digest + 1)
+    (tmp_path / "inputs").mkdir()
+    copy = tmp_path / "inputs" / path.name
+    copy.write_bytes(b"".join(map(framed, [opening, entries[0], wrong, *entries[2:]])))
+    assert run_command(["simulate", "--replay", str(tmp_path)]) == 1
+    assert "input 1 of" in capsys.readouterr().out
+    copy.write_bytes(b"no recording")
+    assert run_command(["simulate", "--replay", str(tmp_path)]) != 0
+    assert "is no recording of a coordinator" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [[], ["--cluster", "a.toml", "--replay", "b"]])
+def test_either_a_cluster_or_a_recording_is_given(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["simulate", *flags]) != 0
+    assert "give --cluster FILE to simulate, or --replay RUN_DIR" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_recording_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["simulate", "--replay", str(tmp_path)]) != 0
+    assert "holds no recording of a coordinator" in capsys.readouterr().err
 
 
 def memberships(events: list[AnyEvent]) -> list[tuple[int, ...]]:

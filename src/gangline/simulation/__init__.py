@@ -3,7 +3,6 @@
 
 from gangline.simulation.course import Course as Course
 from gangline.simulation.course import Recovery as Recovery
-from gangline.simulation.replay import replay as replay
 from gangline.simulation.run import SimulationResult as SimulationResult
 from gangline.simulation.run import simulate as simulate
 from gangline.simulation.scenario import Scenario as Scenario

@@ -584,12 +584,13 @@ class Training:
             result = exchange(SoloGroup())
         if key is None:
             self._set(calls=self.position.calls + 1)
-            self._num_between += not self._is_in_epoch
+            self._num_between += place[0] == BETWEEN
         return result
 
     def _place_of_call(self) -> tuple[Any, ...]:
         """Names the next collective call: by the step, or between two epochs by the next epoch."""
-        if not self._is_in_epoch:
+        # A loop may learn in the middle of a batch that the others are in a later epoch.
+        if not self._is_in_epoch and not self._is_on_void_batch:
             return (BETWEEN, self._loop_epoch, self._num_between)
         place = (self.position.handed_out, self.position.calls)
         # What is computed in an attempt that counts nothing is not what the next one computes. Nor is

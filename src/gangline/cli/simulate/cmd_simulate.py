@@ -12,6 +12,7 @@ from rich.text import Text
 
 from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag
 from gangline.cli.output import EXIT_FAILURE, JsonFlag, out, print_json
+from gangline.cli.simulate.replayed import replay_run
 from gangline.cli.simulate.survival import Survival, Witness
 from gangline.cli.simulate.teams import TeamsSummary, say_bytes, summarize
 from gangline.control import ControlOptions
@@ -69,8 +70,8 @@ def register(app: typer.Typer) -> None:
 
 def simulate(
     cluster: Annotated[
-        Path, typer.Option(metavar="FILE", help="The cluster: a TOML file with [[nodes]].")
-    ],
+        Path | None, typer.Option(metavar="FILE", help="The cluster: a TOML file with [[nodes]].")
+    ] = None,
     steps: Annotated[int, typer.Option(help="How many steps to simulate.")] = 1000,
     global_batch: Annotated[
         int | None,
@@ -111,9 +112,25 @@ def simulate(
         Path | None,
         typer.Option(metavar="DIR", help="Write the event log here, for `gangline report`."),
     ] = None,
+    recorded: Annotated[
+        Path | None,
+        typer.Option(
+            "--replay",
+            metavar="RUN_DIR",
+            help="Instead: put what a real run's coordinator was told through it once more, and "
+            "compare what comes of it.",
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Try out a cluster and an allocation: the same decisions as in a real run, in virtual time."""
+    if (cluster is None) == (recorded is None):
+        raise UsageError("give --cluster FILE to simulate, or --replay RUN_DIR: one of them")
+    if recorded is not None:
+        if not replay_run(recorded, as_json=as_json):
+            raise typer.Exit(EXIT_FAILURE)
+        return
+    assert cluster is not None
     course = Course(
         samples=samples,
         faults=FaultPlan() if faults is None else FaultPlan.from_toml(faults),

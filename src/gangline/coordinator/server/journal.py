@@ -7,6 +7,7 @@ ever given twice. A line that was cut off by the end of its writer is dropped wh
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gangline.coordinator.compaction import still_needed
 from gangline.coordinator.records import AnyRecord, Ended
 from gangline.files.plainfile import open_plain, read_plain
 from gangline.spec.errors import UsageError
@@ -29,8 +31,9 @@ _log = logging.getLogger(__name__)
 
 JOURNAL_NAME = "journal.jsonl"
 
+COMPACT_BYTES = 4 << 20
+"""A journal that has grown by so much, and to twice what was needed of it, is written anew."""
 MAX_UNWRITTEN_BYTES = 16 << 20
-
 """So much is kept in memory while the disk is full: about two hours of 25 records per second."""
 
 
@@ -48,6 +51,7 @@ class FileJournal:
         self._descriptor = open_plain(path, os.O_RDWR | os.O_CREAT, mode=0o600)
         os.ftruncate(self._descriptor, sound_bytes)
         self._length = sound_bytes
+        self._compact_at = max(COMPACT_BYTES, 2 * sound_bytes)
         self._unwritten = bytearray()
         self._has_failed = False
         self._is_given_up = False
@@ -70,6 +74,39 @@ class FileJournal:
         self._has_failed = False
         self._length += written
         del self._unwritten[:written]
+        if self._length >= self._compact_at:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Writes the file anew, without the records that nobody would miss."""
+        records, _ = _read(self._path)
+        needed = b"".join(msgspec.json.encode(one) + b"\n" for one in still_needed(records))
+        try:
+            descriptor = self._replace(needed)
+        except OSError as error:  # the old file is whole, and goes on
+            _log.warning("the journal %s could not be written anew: %s", self._path, error)
+            self._compact_at = self._length + COMPACT_BYTES
+            return
+        os.close(self._descriptor)
+        self._descriptor, self._length = descriptor, len(needed)
+        self._compact_at = COMPACT_BYTES + 2 * len(needed)
+
+    def _replace(self, content: bytes) -> int:
+        """Puts another file in the journal's place, in one piece, and on the disk; its descriptor."""
+        partial = self._path.with_name(f"{self._path.name}.new")
+        partial.unlink(missing_ok=True)
+        descriptor = open_plain(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode=0o600)
+        try:
+            written = os.pwrite(descriptor, content, 0)
+            if written < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(descriptor)
+            partial.replace(self._path)
+        except OSError:
+            os.close(descriptor)
+            partial.unlink(missing_ok=True)
+            raise
+        return descriptor
 
     def _give_up(self) -> None:
         """Memory must not fill up, too: what comes from here on is not kept, ever."""
