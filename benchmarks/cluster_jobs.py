@@ -25,6 +25,8 @@ from gangline.emulation.scaling import scale_speeds
 from gangline.engines.coordination import coordinator_process
 from gangline.engines.job import Job
 from gangline.engines.local import child_command
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import FLAT, BatchConfig, ExchangeConfig, RunConfig
 from gangline.spec.enclosure import OPEN
 from gangline.spec.exchange.structure import Structure
 from paced_teams import START_TIMEOUT_S, TIMEOUT_S
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator, Sequence
 
-    from gangline.spec.cluster import Cluster
 
 WORKER = Path(__file__).with_name("cluster_worker.py")
 
@@ -143,12 +144,14 @@ class ClusterTeam:
         """Starts the job's coordinator; what each node must find in its environment."""
         # Speed 1: the workers pace themselves, here as with DDP.
         job = Job(
-            run="bench",
+            config=RunConfig(
+                run="bench",
+                cluster=Cluster.of_speeds((1.0,) * len(entry.nodes)),
+                batch=BatchConfig(shares=tuple(map(float, entry.shares))),
+                exchange=ExchangeConfig(structure=entry.structure or FLAT),
+            ),
             run_dir=folder,
             script=WORKER,
-            speeds=(1.0,) * len(entry.nodes),
-            shares=tuple(map(float, entry.shares)),
-            structure=entry.structure,
             enclosures=tuple(emulation.network.enclosures[node] for node in entry.nodes),
         )
         emulation.current = folder

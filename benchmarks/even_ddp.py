@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 
 from gangline.engines.coordination import coordinator_process
 from gangline.engines.job import Job
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import ExchangeConfig, RunConfig
 from harness import Comparison, compare, save
 from teams import Team
 from training_worker import Part
@@ -88,11 +90,13 @@ def contestant(
 def as_gangline_run(folder: Path, *, workers: int, transport: str) -> Job:
     """The job that `gangline run` would make of the worker script."""
     return Job(
-        run="bench",
+        config=RunConfig(
+            run="bench",
+            cluster=Cluster.of_speeds((1.0,) * workers),
+            exchange=ExchangeConfig(transport=transport),
+        ),
         run_dir=folder,
         script=Path(WORKER[-1]),
-        speeds=(1.0,) * workers,
-        transport=transport,
     )
 
 

@@ -26,6 +26,8 @@ from gangline.engines.coordination import coordinator_process
 from gangline.engines.job import Job
 from gangline.eventlog import read_run
 from gangline.planning.allocation.policies import balanced, slowest_s
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import RunConfig
 from gangline.spec.event import Decision
 from harness import RESULTS
 from paced_worker import Part, Task
@@ -162,10 +164,11 @@ class PacedTeam:
             if options.kind == "gangline":
                 # Speed 1: the workers pace themselves, here as with DDP.
                 job = Job(
-                    run="bench",
+                    config=RunConfig(
+                        run="bench", cluster=Cluster.of_speeds((1.0,) * len(self.speeds))
+                    ),
                     run_dir=folder,
                     script=Path(WORKER[-1]),
-                    speeds=(1.0,) * len(self.speeds),
                 )
                 stack.enter_context(coordinator_process(job, os.environ))
                 launches = [launch.to_environment() for launch in job.launches()]

@@ -35,6 +35,7 @@ from gangline.engines.job import Job
 from gangline.eventlog import read_run
 from gangline.planning.known import known_profile
 from gangline.spec.cluster import Cluster, NetworkLink, Node
+from gangline.spec.config import AUTO, FLAT, ExchangeConfig, RunConfig
 from gangline.spec.event import RoundEnded
 from gangline.spec.exchange.structure import RING, Structure
 from gangline.spec.profile import Link
@@ -226,14 +227,18 @@ def _coordinate(
 ) -> list[dict[str, str]]:
     sync = parse_sync(mode)
     job = Job(
-        run="bench",
+        config=RunConfig(
+            run="bench",
+            cluster=Cluster.of_speeds((1.0,) * len(scenario.cluster.nodes)),
+            exchange=ExchangeConfig(
+                # The groups of those that train apart; for `full` it is planned, as by `gangline run`.
+                structure=(structure_of(scenario.cluster) or FLAT) if sync.is_relaxed else AUTO,
+                sync=mode,
+            ),
+        ),
         run_dir=folder,
         script=WORKER,
-        speeds=(1.0,) * len(scenario.cluster.nodes),
-        # The groups of those that train apart; for `full` it is planned, as `gangline run` does.
-        structure=structure_of(scenario.cluster) if sync.is_relaxed else None,
         profile=None if sync.is_relaxed else known_profile(scenario.cluster, local=_LOCAL),
-        sync=sync,
         enclosures=emulation.network.enclosures,
     )
     emulation.current = folder

@@ -31,6 +31,8 @@ from gangline.eventlog.paths import events_dir
 from gangline.eventlog.reader import tail_events
 from gangline.files.announcement import read_announcement
 from gangline.observe.ledger import read_ledger
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import RunConfig, SurvivalConfig
 from gangline.spec.event import Regrouped, StepDone, ViewAdopted
 
 if TYPE_CHECKING:
@@ -88,11 +90,13 @@ class ElasticJob:
     def __init__(self, run_dir: Path, part: Part, *, workers: int, standbys: int = 0) -> None:
         self.speed = paced_speed(workers)
         self._job = Job(
-            run="bench",
+            config=RunConfig(
+                run="bench",
+                cluster=Cluster.of_speeds((self.speed,) * workers),
+                survival=SurvivalConfig(respawn=standbys > 0, max_respawns=max(1, standbys)),
+            ),
             run_dir=run_dir,
             script=SCRIPT,
-            speeds=(self.speed,) * workers,
-            respawns=standbys,
         )
         self._part = part
         self._environment = {**os.environ, **part.environment()}

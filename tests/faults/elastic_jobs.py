@@ -30,8 +30,10 @@ from gangline.engines.job import Job
 from gangline.eventlog import read_run
 from gangline.observe.ledger import Ledger, read_ledger
 from gangline.simulation.recorded import replay
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import FLAT, EmulationConfig, ExchangeConfig, RunConfig
 from gangline.spec.event import AnyEvent, FaultFired, LogOpened, Regrouped
-from gangline.spec.faults import Fault, FaultPlan
+from gangline.spec.faults import Fault
 from gangline.spec.sync import IN_STEP, Sync
 from gangline.testing.coordination import coordinator_thread
 
@@ -140,14 +142,16 @@ def run_with(
 ) -> Outcome:
     """Runs a job in which these faults happen, to its end."""
     job = Job(
-        run="faults",
+        config=RunConfig(
+            run="faults",
+            cluster=Cluster.of_speeds((1.0,) * workers),
+            exchange=ExchangeConfig(
+                transport=transport, structure=structure or FLAT, sync=str(sync)
+            ),
+            emulation=EmulationConfig(faults=tuple(faults)),
+        ),
         run_dir=folder,
         script=Path(__file__),
-        speeds=(1.0,) * workers,
-        faults=FaultPlan(faults=tuple(faults)),
-        transport=transport,
-        structure=structure,
-        sync=sync,
     )
     with coordinator_thread(job), started(job, setup) as processes:
         deadline = time.monotonic() + DEADLINE_S

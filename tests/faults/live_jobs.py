@@ -20,8 +20,15 @@ from gangline.eventlog import EventWriter, log_path, read_run
 from gangline.files.announcement import Announcement, read_announcement
 from gangline.files.tokens import OPERATOR_TOKEN, write_token
 from gangline.observe.ledger import read_ledger
-from gangline.protocol.launch import DEFAULT_MAX_AWAY_S
 from gangline.protocol.status import Status
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import (
+    DEFAULT_MAX_AWAY_S,
+    FLAT,
+    ExchangeConfig,
+    RunConfig,
+    SurvivalConfig,
+)
 from gangline.spec.errors import LaunchError, UsageError
 from gangline.spec.event import Decision, StepDone
 from gangline.spec.sync import IN_STEP, Sync
@@ -93,14 +100,18 @@ class LiveJob:
         self.folder = folder
         self.setup = setup
         self.job = Job(
-            run="live",
+            config=RunConfig(
+                run="live",
+                cluster=Cluster.of_speeds((1.0,) * workers),
+                exchange=ExchangeConfig(
+                    transport=None if network is None else "wire-tcp",
+                    sync=str(sync),
+                    structure=structure or FLAT,
+                ),
+                survival=SurvivalConfig(max_away_s=max_away_s),
+            ),
             run_dir=folder,
             script=folder / "none.py",
-            speeds=(1.0,) * workers,
-            transport=None if network is None else "wire-tcp",
-            sync=sync,
-            structure=structure,
-            max_away_s=max_away_s,
         )
         self.token = write_token(self.job.token_file)
         self.coordinator: Any = None

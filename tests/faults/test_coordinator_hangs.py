@@ -17,6 +17,8 @@ from gangline.engines import Job, coordination, supervision
 from gangline.engines.coordination import Coordination
 from gangline.eventlog import read_run
 from gangline.files.announcement import read_announcement
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import RunConfig
 from gangline.spec.event import Decision, WorkerEnded
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ def coordinators(folder: Path) -> set[int]:
             arguments = process.cmdline()
         except psutil.NoSuchProcess:
             continue
-        if "up" in arguments and str(folder) in arguments:
+        if "gangline.coordinator" in arguments and str(folder) in arguments:
             found.add(process.pid)
     return found
 
@@ -69,7 +71,8 @@ def test_a_stopped_coordinator_is_replaced_by_the_spare_at_the_same_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordination, "SPARE_AFTER_S", 0.0)
-    job = Job(run="r", run_dir=tmp_path, script=tmp_path / "none.py", speeds=(1.0, 1.0))
+    config = RunConfig(run="r", cluster=Cluster.of_speeds((1.0, 1.0)))
+    job = Job(config=config, run_dir=tmp_path, script=tmp_path / "none.py")
     log = Sink()
     with Coordination(job, os.environ, events=log) as watched:
         tick_until(watched, lambda: watched.standing, "the coordinator")

@@ -18,6 +18,8 @@ from live_jobs import LiveJob, assert_nothing_lost, report
 from gangline.engines import Job, run_job
 from gangline.eventlog import read_run
 from gangline.observe.ledger import read_ledger
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import RunConfig, SurvivalConfig
 from gangline.spec.event import Decision, Regrouped
 
 FOUNDERS, NEWCOMER = [0, 1], 2
@@ -100,7 +102,9 @@ def test_workers_that_were_started_again_go_on_from_the_checkpoint(tmp_path: Pat
     script.write_text(BODY)
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    result = run_job(Job(run="test", run_dir=run_dir, script=script, speeds=(1.0, 1.0), respawns=2))
+    survival = SurvivalConfig(respawn=True, max_respawns=2)
+    config = RunConfig(run="test", cluster=Cluster.of_speeds((1.0, 1.0)), survival=survival)
+    result = run_job(Job(config=config, run_dir=run_dir, script=script))
     logs = [path.read_text() for path in sorted((run_dir / "workers").glob("*.log"))]
     assert result.status == "done", logs
     assert [worker.reason for worker in result.workers] == ["killed by SIGKILL"] * 2 + ["done"] * 2

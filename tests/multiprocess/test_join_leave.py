@@ -231,7 +231,7 @@ def test_join_finds_the_coordinator_again_where_its_folder_is_at_hand(
     assert (job.module, job.arguments) == ("timeit", ("--help",))
     assert job.token_file == folder / "token"
     (launch,) = job.launches()
-    assert launch.max_away_s == 7
+    assert launch.config.survival.max_away_s == 7
     host = "0.0.0.0" if is_by_folder else "10.0.0.5"
     assert coordinator_of(launch) == f"ws://{host}:77"
     Announcement(run="digits", url="ws://0.0.0.0:88", pid=2).write(folder)

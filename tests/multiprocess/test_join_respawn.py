@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 from gangline.engines import Job, run_job
 from gangline.eventlog import read_run
 from gangline.observe.ledger import read_ledger
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import RunConfig, SurvivalConfig
 from gangline.spec.event import Decision, RunEnded
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 # Worker 1 kills itself, and the coordinator with it; the other one waits for the replacement.
+TWO = Cluster.of_speeds((1.0, 1.0))
 BODY = """\
 import os, signal, sys, time
 from pathlib import Path
@@ -61,7 +64,9 @@ def test_a_killed_worker_and_a_killed_coordinator_are_started_again(tmp_path: Pa
     script.write_text(BODY)
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    job = Job(run="test", run_dir=run_dir, script=script, speeds=(1.0, 1.0), respawns=1)
+    survival = SurvivalConfig(respawn=True, max_respawns=1)
+    config = RunConfig(run="test", cluster=TWO, survival=survival)
+    job = Job(config=config, run_dir=run_dir, script=script)
     result = run_job(job)
     logs = [path.read_text() for path in sorted((run_dir / "workers").glob("*.log"))]
     assert result.status == "done", logs
@@ -85,7 +90,8 @@ def test_the_others_go_on_after_an_error_when_told_to(tmp_path: Path) -> None:
     )
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    job = Job(run="test", run_dir=run_dir, script=script, speeds=(1.0, 1.0), keeps_going=True)
+    config = RunConfig(run="test", cluster=TWO, survival=SurvivalConfig(keep_going=True))
+    job = Job(config=config, run_dir=run_dir, script=script)
     result = run_job(job)
     assert result.status == "done"
     (ended,) = [event for event in read_run(run_dir) if isinstance(event, RunEnded)]

@@ -11,6 +11,8 @@ import pytest
 from gangline.cli.main import run_command
 from gangline.engines import Job, JobResult, run_job
 from gangline.eventlog import read_run
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import RunConfig
 from gangline.spec.event import RunEnded, RunStarted, WorkerEnded
 
 if TYPE_CHECKING:
@@ -42,10 +44,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(script: Path, body: str, *, workers: int = 2, arguments: tuple[str, ...] = ()) -> JobResult:
     script.write_text(PREAMBLE + body)
     folder = script.parent / "run"
-    job = Job(
-        run="test", run_dir=folder, script=script, arguments=arguments, speeds=(1.0,) * workers
-    )
-    return run_job(job)
+    config = RunConfig(run="test", cluster=Cluster.of_speeds((1.0,) * workers))
+    return run_job(Job(config=config, run_dir=folder, script=script, arguments=arguments))
 
 
 def log_of(script: Path, worker: int) -> str:

@@ -29,7 +29,9 @@ def place() -> dict[str, object]:
 def told(extra: str) -> list[object]:
     launch = Launch.from_environment(os.environ)
     assert launch is not None
-    return [launch.speed, launch.shares, launch.transport, extra, os.environ.get("COLOUR")]
+    config = launch.config
+    told = [launch.speed, config.batch.shares, config.exchange.transport]
+    return [*told, extra, os.environ.get("COLOUR")]
 
 
 def fail_in(worker: int) -> None:

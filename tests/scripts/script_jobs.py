@@ -26,13 +26,16 @@ import torch
 
 from forking import PROCESSES
 from gangline.engines.job import Job
-from gangline.spec.faults import Fault, FaultPlan
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import EmulationConfig, RunConfig
 from gangline.testing.coordination import coordinator_thread
 from gangline.testing.shares import changing_shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from multiprocessing.process import BaseProcess
+
+    from gangline.spec.faults import Fault
 
 FOLDER = Path(__file__).parent
 DEADLINE_S = 45.0
@@ -137,11 +140,13 @@ def together(
 ) -> dict[str, Any]:
     """By `gangline run`."""
     job = Job(
-        run="scripts",
+        config=RunConfig(
+            run="scripts",
+            cluster=Cluster.of_speeds((1.0,) * workers),
+            emulation=EmulationConfig(faults=tuple(faults)),
+        ),
         run_dir=folder,
         script=FOLDER / f"{script}.py",
-        speeds=(1.0,) * workers,
-        faults=FaultPlan(faults=tuple(faults)),
     )
     with coordinator_thread(job):
         return run_to_end(

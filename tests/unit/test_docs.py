@@ -13,18 +13,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import typer.main
 
 import gangline
 from gangline.cli.main import app
-from gangline.cli.run.options import TRANSPORTS
 from gangline.control import ControlOptions
 from gangline.planning.allocation.policies import ALLOCATIONS
 from gangline.protocol.launch import LAUNCH_VARIABLE, Launch
 from gangline.simulation.scenario import Scenario, SimulatedNode, Throttle
 from gangline.spec import errors
-from gangline.spec.cluster import NetworkLink, Node
+from gangline.spec.cluster import Cluster, NetworkLink, Node
+from gangline.spec.config import TRANSPORTS, RunConfig
 from gangline.worker import api
 from gangline.zoo import MODELS
 
@@ -120,6 +121,15 @@ def test_the_reference_gives_a_verb_no_flag_that_it_has_not(verb: str) -> None:
     known = [flag for parameter in verbs()[verb].params for flag in parameter.opts]
     rows = re.findall(r"^\| `(--[a-z-]+)", section(f"`gangline {verb}`"), re.MULTILINE)
     assert set(rows) <= set(known)
+
+
+def test_the_page_of_the_configuration_names_every_key_and_its_flag() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    for part in msgspec.structs.fields(RunConfig):
+        is_part = isinstance(part.type, type) and issubclass(part.type, msgspec.Struct)
+        fields = part.type.__struct_fields__ if is_part and part.type is not Cluster else ()
+        for key in [f"{part.name}.{field}" for field in fields] or [part.name]:
+            assert f"| `{key}` | `--" in page, key
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from gangline.engines import Job, run_job
 from gangline.engines.job import count_cores
 from gangline.eventlog import read_run
 from gangline.observe import RunSummary, draw_bars, summarize, worker_bars
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import BatchConfig, RunConfig
 from gangline.spec.errors import LaunchError
 
 SPEEDS = (1.0, 0.5, 0.2, 0.1)
@@ -82,16 +84,18 @@ def demo(
         folder.mkdir(parents=True)
         folders.append(folder)
         job = Job(
-            run=folder.name,
+            config=RunConfig(
+                run=folder.name,
+                cluster=Cluster.of_speeds(SPEEDS),
+                batch=BatchConfig(allocation=allocation),
+            ),
             run_dir=folder,
             script=_SCRIPT,
             arguments=(
                 *("--epochs", str(epochs), "--global-batch", str(GLOBAL_BATCH)),
                 *("--result", str(folder / "result.json")),
             ),
-            speeds=scaled.speeds,
             scale=scaled.scale,
-            allocation=allocation,
         )
         if not is_quiet:
             say(f"\n{allocation} shares, {epochs} epochs of {GLOBAL_BATCH}-sample batches:")

@@ -1,22 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--detector`: one of ours by its name, or a class of the user's own, which is imported here."""
+"""The flag that says who counts as slow."""
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from gangline.control.detection import check_detector, detector_named
-from gangline.spec.errors import UsageError
+from gangline.spec.config import ManagerConfig
 
-if TYPE_CHECKING:
-    from gangline.control.detection import Detector
-
-DEFAULT_DETECTOR = "robust"
+DEFAULT_DETECTOR = ManagerConfig().detector
 DetectorFlag = Annotated[
     str,
     typer.Option(
@@ -24,26 +17,3 @@ DetectorFlag = Annotated[
         help="Who counts as slow: robust, paper-average, paper-window, or a class of your own.",
     ),
 ]
-
-
-def load_detector(text: str) -> Detector:
-    """The detector that a flag names; what is wrong with it is said before anything is started."""
-    module_name, colon, name = text.partition(":")
-    if not colon:
-        return detector_named(text)
-    if not module_name or not name:
-        raise UsageError(f"--detector {text!r}: write package.module:Name, such as my_rules:Strict")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UsageError(
-            f"--detector {text}: cannot import {module_name} ({error}); it must be installed, or lie "
-            f"in {here}"
-        ) from error
-    kind = getattr(module, name, None)
-    if kind is None:
-        raise UsageError(f"--detector {text}: {module_name} has no {name}")
-    return check_detector(kind, name=text)

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from gangline.control.members.watch import MIN_PATIENCE_S
+from gangline.spec.config import LEAST_PATIENCE_S, MOST_PATIENCE_S
 
-DEFAULT_PATIENCE_S = MIN_PATIENCE_S
+DEFAULT_PATIENCE_S = LEAST_PATIENCE_S
 PatienceFlag = Annotated[
     float,
     typer.Option(
         min=DEFAULT_PATIENCE_S,
-        max=3600.0,
+        max=MOST_PATIENCE_S,
         metavar="SECONDS",
         help="How long others wait for a worker that is silent; 30 times that if it computes.",
     ),

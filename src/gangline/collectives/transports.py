@@ -16,7 +16,7 @@ from gangline.collectives.gloo import GlooGroup
 from gangline.collectives.hierarchy import connect_tree
 from gangline.collectives.nccl import NcclGroup, check_available
 from gangline.collectives.wire import WireAddress, WireOptions
-from gangline.protocol.launch import TRANSPORTS
+from gangline.spec.config import TRANSPORTS
 from gangline.spec.errors import ExchangeAborted, UnsupportedError, UsageError
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from gangline.engines.heartbeat import Keeper
 from gangline.engines.local import LocalEngine, WorkerCommand
 from gangline.eventlog import NullWriter
 from gangline.files.announcement import read_announcement
+from gangline.files.config import PROFILE_FILE, write_config
 from gangline.files.plainfile import replace_plain
 from gangline.files.tokens import write_token
 from gangline.protocol.lifeline import Dissolve, ProcessEnded, Serve, Standing
@@ -68,10 +69,11 @@ class Coordination:
         self._dissolve_until_s = 0.0
 
     def __enter__(self) -> Coordination:
+        write_config(self._job.config, self._job.run_dir)
         if self._job.coordinator is None:
             write_token(self._job.token_file)
             if self._job.profile is not None:
-                replace_plain(self._job.profile_file, self._job.profile.to_json())
+                replace_plain(self._job.run_dir / PROFILE_FILE, self._job.profile.to_json())
             self._engine.start()
             try:
                 self._serve(self._start(), port=0)
@@ -219,14 +221,8 @@ class Coordination:
         return WorkerCommand(
             worker=number,
             arguments=(
-                *("-m", "gangline.cli.main", "up"),
-                *("--run-dir", str(job.run_dir), "--name", job.run),
-                *("--workers", str(len(job.speeds)), "--token-file", str(job.token_file)),
-                *("--reserved", str(len(job.speeds) + job.respawns)),
-                *("--detector", job.detector),
-                *(("--patience", str(job.patience_s)) if job.patience_s is not None else ()),
-                *(("--profile", str(job.profile_file)) if job.profile is not None else ()),
-                *("--lifeline", str(lifeline)),
+                *("-m", "gangline.coordinator"),
+                *("--run-dir", str(job.run_dir), "--lifeline", str(lifeline)),
             ),
             environment=self._environment,
             log=job.run_dir / "coordinator.log",

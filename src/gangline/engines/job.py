@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.engines.local import WorkerCommand
-from gangline.protocol.launch import DEFAULT_MAX_AWAY_S, Launch
+from gangline.files.tls import TlsFiles
+from gangline.protocol.launch import Launch
+from gangline.spec.config import RunConfig
 from gangline.spec.enclosure import OPEN, Enclosure
-from gangline.spec.exchange.structure import Structure
 from gangline.spec.faults import FaultPlan
 from gangline.spec.profile import ClusterProfile
-from gangline.spec.sync import IN_STEP, Sync
-from gangline.spec.wire import WireSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,55 +24,42 @@ if TYPE_CHECKING:
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What to run, by how many workers, and how unlike they are to be."""
 
-    run: str
+    config: RunConfig
+    """What was asked of the run."""
     run_dir: Path
     script: Path | None = None
     module: str | None = None
     """Run in place of a script, as `python -m` does."""
     arguments: tuple[str, ...] = ()
-    speeds: tuple[float, ...] = (1.0,)
-    """One per worker; a worker below 1 paces itself to that fraction of its own speed."""
     scale: float = 1.0
-    """What the asked speeds were multiplied with so that they fit this machine's cores."""
-    nodes: tuple[str, ...] = ()
-    """The name of each worker's node."""
-    shares: tuple[float, ...] | None = None
-    """Each worker's part of the global batch, in any unit."""
-    transport: str | None = None
-    wire: WireSettings | None = None
-    """How our own transport works; None leaves it to the script."""
-    allocation: str | None = None
-    """The policy that cuts the global batch; None leaves it to the script."""
-    sync: Sync = IN_STEP
-    """How tightly groups of workers are held together, where the script does not say."""
-    structure: Structure | None = None
-    """How the workers exchange, as a tree of groups; None: all in one ring."""
+    """What the asked speeds are multiplied with so that they fit this machine's cores."""
     profile: ClusterProfile | None = None
-    """What is known of each worker's node: the structure is planned from it; None: it is not."""
-    resume: bool = False
-    """Whether to go on from the newest checkpoint, where the script does not say."""
-    non_finite: str | None = None
-    """What happens to a worker whose gradient is wrong; None leaves it to the script."""
-    detector: str = "robust"
-    """What tells the coordinator who is slower than usual: a name, or `module:Class`."""
-    patience_s: float | None = None
-    """How long a worker that others wait for may be silent at least; None: its own default."""
-    faults: FaultPlan = FaultPlan()
-    """What shall go wrong with the workers."""
+    """What is known of each worker's node, for a structure that is planned; None: nothing."""
+    tls: TlsFiles | None = None
+    """The certificates of this machine's workers; None: those that the configuration names."""
     coordinator: str | None = None
     """The address of a coordinator that runs already: the workers join its job."""
     token: Path | None = None
     """The file with that job's token."""
     announced_in: Path | None = None
     """The folder in which that coordinator announces itself, if it can be reached from here."""
-    max_away_s: float = DEFAULT_MAX_AWAY_S
-    """How long that coordinator may be away when a worker cannot go on without it."""
-    respawns: int = 0
-    """How many workers that were killed are started again."""
-    keeps_going: bool = False
-    """Whether the others go on when a worker ends with an error."""
     enclosures: tuple[Enclosure, ...] = ()
     """What each worker is put into; empty: nothing."""
+
+    @property
+    def run(self) -> str:
+        """The name of the run."""
+        return self.config.run
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """One per worker; a worker below 1 paces itself to that fraction of its own speed."""
+        return tuple(node.speed * self.scale for node in self.config.cluster.worker_nodes)
+
+    @property
+    def respawns(self) -> int:
+        """How many workers that were killed are started again."""
+        return self.config.survival.num_respawns
 
     @property
     def program(self) -> tuple[str, ...]:
@@ -86,11 +72,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """Where the run's token is kept."""
         return self.token or self.run_dir / "token"
 
-    @property
-    def profile_file(self) -> Path:
-        """Where the coordinator finds the profile."""
-        return self.run_dir / "profile.json"
-
     def log_of(self, worker: int) -> Path:
         """Where a worker's output is kept."""
         return self.run_dir / "workers" / f"{worker}.log"
@@ -102,6 +83,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def launches(self) -> list[Launch]:
         """What each worker is told."""
         is_joining = self.coordinator is not None
+        told = self.config.for_workers
+        if self.tls is not None:
+            told = msgspec.structs.replace(told, wire=self.tls.applied_to(told.wire))
+        faults = FaultPlan(faults=self.config.emulation.faults)
         return [
             Launch(
                 run=self.run,
@@ -111,18 +96,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
                 token_file=str(self.token_file),
                 coordinator=self.enclosure_of(worker).coordinator or self.coordinator,
                 announced_in=None if self.announced_in is None else str(self.announced_in),
-                max_away_s=self.max_away_s,
                 # A worker with a quota is as slow as it shall be already.
                 speed=1.0 if self.enclosure_of(worker).control_group else speed,
-                shares=self.shares,
-                transport=self.transport,
-                wire=self.wire,
-                allocation=self.allocation,
-                sync=self.sync,
-                structure=self.structure,
-                resume=self.resume,
-                non_finite=self.non_finite,
-                faults=self.faults.of(worker),
+                config=told,
+                faults=faults.of(worker),
             )
             for worker, speed in enumerate(self.speeds)
         ]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a job from its start to its end, and writes down in its run folder what happened.
 
-job = Job(run="digits", run_dir=Path("runs/digits"), script=Path("train.py"), speeds=(1.0, 0.5))
+config = RunConfig(run="digits", cluster=Cluster.of_speeds((1.0, 0.5)))
+job = Job(config=config, run_dir=Path("runs/digits"), script=Path("train.py"))
 result = run_job(job)
 """
 
@@ -48,7 +49,7 @@ def run_job(
                     engine,
                     watcher=_Recorder(events, watcher or SilentWatcher(), coordination, beyond),
                     beyond=beyond,
-                    keeps_going=job.keeps_going,
+                    keeps_going=job.config.survival.keep_going,
                     replace=Respawner(job, base, cores=count_cores(), events=events).replace,
                 )
         except GanglineError as error:
@@ -110,7 +111,7 @@ def _run_started(job: Job) -> RunStarted:
         t=time.time(),
         command=list(job.program),
         workers=len(job.speeds),
-        nodes=list(job.nodes or (f"n{worker}" for worker in range(len(job.speeds)))),
+        nodes=[node.name for node in job.config.cluster.worker_nodes],
         speeds=list(job.speeds),
         scale=job.scale,
     )

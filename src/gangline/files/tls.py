@@ -114,3 +114,13 @@ def explain(error: ssl.SSLError, *, url: str, authority: Path | str | None) -> s
         f"{whose} does not vouch for the coordinator at {url} ({said}): give the file that "
         "`gangline up --tls` names, with --tls-ca"
     )
+
+
+def server_tls(files: TlsFiles) -> ServerTls:
+    """What the coordinator serves with."""
+    context = server_context(files)
+    if files.authority_key is None:
+        return ServerTls(context)
+    from gangline.files.certificates import Authority
+
+    return ServerTls(context, Authority.read(Path(files.authority), Path(files.authority_key)))

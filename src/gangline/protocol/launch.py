@@ -3,28 +3,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gangline.spec.config import RunConfig, put
 from gangline.spec.errors import UsageError
-from gangline.spec.exchange.structure import Structure
 from gangline.spec.faults import Fault
-from gangline.spec.sync import IN_STEP, Sync
-from gangline.spec.wire import WireSettings
+from gangline.spec.sync import Sync
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LAUNCH_VARIABLE = "GANGLINE_LAUNCH"
-TRANSPORTS = ("wire", "wire-tcp", "gloo", "nccl")
-"""What can move gradients: our own (sharing memory within a host, or TCP always), torch's on CPUs,
-and torch's between GPUs."""
-
-DEFAULT_MAX_AWAY_S = 60.0
-
-NON_FINITE = ("keep", "evict")
-"""What happens to a worker whose gradient is wrong: nothing but being named, or it is put out."""
+_SHORT = {
+    "shares": "batch.shares",
+    "allocation": "batch.allocation",
+    "transport": "exchange.transport",
+    "structure": "exchange.structure",
+    "sync": "exchange.sync",
+    "wire": "wire",
+    "resume": "checkpoint.resume",
+    "non_finite": "survival.non_finite",
+    "max_away_s": "survival.max_away_s",
+}
+"""What people who start workers themselves may say in short, and where it is in a configuration."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,26 +47,10 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The coordinator's address, `ws://HOST:PORT`; None where it announces itself in the run folder."""
     announced_in: str | None = None
     """The folder in which the coordinator announces itself, where that is not the worker's own."""
-    max_away_s: float = DEFAULT_MAX_AWAY_S
-    """How long the coordinator may be away when the worker cannot go on without it."""
     speed: float = 1.0
     """Below 1, the worker paces itself to this fraction of its own speed."""
-    shares: tuple[float, ...] | None = None
-    """Each worker's part of the global batch, in any unit; None leaves it to the allocation."""
-    transport: str | None = None
-    """What moves the gradients; None lets the runtime choose."""
-    wire: WireSettings | None = None
-    """How our own transport works; None leaves it to the script."""
-    allocation: str | None = None
-    """The policy that cuts the global batch; None leaves it to the script."""
-    structure: Structure | None = None
-    """How the workers exchange, as a tree of groups; None: all in one ring."""
-    resume: bool = False
-    """Whether to go on from the newest checkpoint, where the script does not say."""
-    sync: Sync = IN_STEP
-    """How tightly groups of workers are held together, where the script does not say."""
-    non_finite: str | None = None
-    """What happens to a worker whose gradient is wrong; None leaves it to the script."""
+    config: RunConfig = RunConfig()
+    """What was asked of the run, as far as it concerns a worker."""
     faults: tuple[Fault, ...] = ()
     """What shall go wrong with this worker."""
     replaces: int = -1
@@ -78,7 +65,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if text is None:
             return None
         try:
-            return msgspec.json.decode(text.encode(), type=cls)
+            return msgspec.convert(_in_full(msgspec.json.decode(text)), type=cls)
         except msgspec.DecodeError as error:
             raise UsageError(
                 f"the environment variable {LAUNCH_VARIABLE} is not what `gangline run` writes "
@@ -90,7 +77,15 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return {LAUNCH_VARIABLE: msgspec.json.encode(self).decode()}
 
 
-def check_non_finite(value: str, *, name: str) -> None:
-    """Refuses what is no answer to a wrong gradient; `name` is what the user wrote it behind."""
-    if value not in NON_FINITE:
-        raise UsageError(f"{name} must be one of {', '.join(NON_FINITE)}, not {value!r}")
+def _in_full(document: Any) -> Any:
+    """The document with what it says in short where it belongs, in its configuration."""
+    if not isinstance(document, dict):
+        return document
+    config = document.setdefault("config", {})
+    for name, path in _SHORT.items():
+        value = document.pop(name, None)
+        if name == "sync" and isinstance(value, dict):
+            value = str(msgspec.convert(value, type=Sync))
+        if value is not None:
+            put(config, path, value)
+    return document

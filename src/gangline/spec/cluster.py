@@ -108,9 +108,14 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         _check_ends(self.nodes, self.links)
 
     @classmethod
-    def of_speeds(cls, speeds: list[float]) -> Cluster:
-        """One worker per speed, named n0, n1, …"""
-        return cls(nodes=tuple(Node(name=f"n{i}", speed=s) for i, s in enumerate(speeds)))
+    def of_speeds(cls, speeds: Iterable[float], *, workers: int = 1) -> Cluster:
+        """Nodes n0, n1, … of these speeds, with so many workers each."""
+        return cls(
+            nodes=tuple(
+                Node(name=f"n{index}", speed=speed, workers=workers)
+                for index, speed in enumerate(speeds)
+            )
+        )
 
     @classmethod
     def from_toml(cls, path: Path) -> Cluster:

@@ -17,6 +17,8 @@ import msgspec
 
 from gangline.engines.job import Job
 from gangline.engines.local import LocalEngine, WorkerCommand
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import FLAT, BatchConfig, ExchangeConfig, RunConfig
 from gangline.spec.errors import UsageError
 from gangline.testing.coordination import coordinator_thread
 from gangline.testing.task import Answer, Task, task_of
@@ -138,13 +140,14 @@ class WorkerPool:
             raise UsageError(f"{len(speeds)} speeds for {num_workers} workers; give one per worker")
         self._next_run_dir()
         job = Job(
-            run="test",
+            config=RunConfig(
+                run="test",
+                cluster=Cluster.of_speeds(speeds or [1.0] * num_workers),
+                batch=BatchConfig(shares=None if shares is None else tuple(shares)),
+                exchange=ExchangeConfig(transport=transport, structure=structure or FLAT),
+            ),
             run_dir=self.run_dir,
             script=_ENTRY,
-            speeds=tuple(speeds or [1.0] * num_workers),
-            shares=None if shares is None else tuple(shares),
-            transport=transport,
-            structure=structure,
         )
         tasks = [
             task_of(function, args, {**(env or {}), **launch.to_environment()})

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from gangline.files.tokens import make_token, read_token
-from gangline.protocol.launch import DEFAULT_MAX_AWAY_S
-from gangline.spec.sync import IN_STEP, Sync
+from gangline.spec.config import RunConfig
 from gangline.worker.environment import TorchRun
 from gangline.worker.line.refinding import coordinator_of
 
@@ -21,11 +20,10 @@ if TYPE_CHECKING:
 
     from gangline.coordinator.server import CoordinatorServer
     from gangline.protocol.launch import Launch
-    from gangline.spec.exchange.structure import Structure
     from gangline.spec.faults import Fault
-    from gangline.spec.wire import WireSettings
 
 _STORE_KEY = "coordinator"
+_PLAIN = RunConfig()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,21 +37,11 @@ class Place:
     workers: int = 1
     find_coordinator: Callable[[], str] | None = None
     """The coordinator's address, looked up anew whenever it is needed; None for a job of one."""
-    max_away_s: float = DEFAULT_MAX_AWAY_S
-    """How long it may be away when it is needed."""
     token: str = ""
     run_dir: str | None = None
     speed: float = 1.0
-    shares: tuple[float, ...] | None = None
-    transport: str | None = None
-    wire: WireSettings | None = None
-    allocation: str | None = None
-    structure: Structure | None = None
-    """How the founders exchange; None: all in one ring."""
-    resume: bool = False
-    non_finite: str | None = None
-    sync: Sync = IN_STEP
-    """How tightly groups of workers are held together, where the script does not say."""
+    config: RunConfig = _PLAIN
+    """What was asked of the run, where the script does not say otherwise."""
     faults: tuple[Fault, ...] = ()
     replaces: int = -1
     """The worker in whose place this one was started; -1: nobody's."""
@@ -84,18 +72,10 @@ def place_of(launch: Launch | TorchRun | None, *, timeout_s: float) -> Place:
         worker=launch.worker,
         workers=launch.workers,
         find_coordinator=lambda: coordinator_of(launch),
-        max_away_s=launch.max_away_s,
         token=read_token(Path(launch.token_file)),
         run_dir=launch.run_dir,
         speed=launch.speed,
-        shares=launch.shares,
-        transport=launch.transport,
-        wire=launch.wire,
-        allocation=launch.allocation,
-        structure=launch.structure,
-        resume=launch.resume,
-        non_finite=launch.non_finite,
-        sync=launch.sync,
+        config=launch.config,
         faults=launch.faults,
         replaces=launch.replaces,
     )

@@ -22,7 +22,6 @@ from gangline.collectives.transports import (
 from gangline.eventlog import EventWriter, NullWriter, log_path
 from gangline.protocol.messages import PROTOCOL_VERSION, Goodbye, Hello
 from gangline.spec.errors import LaunchError
-from gangline.spec.wire import WireSettings
 from gangline.worker.environment import find_launch
 from gangline.worker.gradients.communicator import Communicator
 from gangline.worker.groups.founding import meet, report
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from gangline.eventlog import EventSink
     from gangline.spec.errors import ExchangeError
     from gangline.spec.event import Event
+    from gangline.spec.wire import WireSettings
     from gangline.worker.loop.training import Training
 
 _COORDINATOR_WAIT_S = 30.0
@@ -75,7 +75,7 @@ class Session:
             self.client,
             self.door,
             run=self.place.run,
-            structure=self.place.structure,
+            structure=self.place.config.exchange.tree,
             timeout_s=self.timeout_s,
             after=self.gathering,
         )
@@ -123,8 +123,8 @@ def open_session(
     place = place_of(find_launch(os.environ), timeout_s=timeout_s)
     if place.find_coordinator is None:
         return Session(place, Communicator(SoloGroup()), _open_log(place, run_dir))
-    name = transport or place.transport or DEFAULT_TRANSPORT
-    settings = wire or place.wire or WireSettings()
+    name = transport or place.config.exchange.transport or DEFAULT_TRANSPORT
+    settings = wire or place.config.wire
     door = open_door(
         name,
         host=_interface(place),
@@ -147,16 +147,16 @@ def open_session(
         place.find_coordinator,
         token=place.token,
         hello=hello,
-        authority=None if place.wire is None else place.wire.authority,
+        authority=place.config.wire.authority,
         break_off=lambda *before: _break_off(communicator, door, before=before),
         waiting_s=lambda: communicator.waiting_s,
         alone_s=min(ALONE_S, timeout_s / 2),
-        max_away_s=place.max_away_s,
+        max_away_s=place.config.survival.max_away_s,
         ports=settings.ports,
     )
     try:
         gathered, communicator.group = meet(
-            client, door, run=place.run, structure=place.structure, timeout_s=timeout_s
+            client, door, run=place.run, structure=place.config.exchange.tree, timeout_s=timeout_s
         )
     except BaseException:
         client.close("could not join")

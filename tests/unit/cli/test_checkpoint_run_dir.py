@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gangline.cli.run.options import make_run_dir
 from gangline.files.announcement import Announcement
+from gangline.launch.folder import make_run_dir
 from gangline.spec.errors import UsageError
 
 SCRIPT = Path("train.py")

@@ -6,24 +6,30 @@ from __future__ import annotations
 import io
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from rich.console import Console
 
 from gangline.cli.main import run_command
-from gangline.cli.run.emulation import enclosed
 from gangline.cli.run.end import summary_lines
 from gangline.cli.run.flags import ClusterFlags
-from gangline.cli.run.options import make_run_dir, parse_shares
 from gangline.cli.run.progress import OutputFollower, ProgressLine, ScreenWatcher, StepFeed
-from gangline.cli.run.structure import read_structure
 from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path
+from gangline.launch import resolve
+from gangline.launch.emulation import enclosed
+from gangline.launch.folder import make_run_dir
 from gangline.observe import summarize
+from gangline.spec.cluster import Cluster, Node
+from gangline.spec.config import ExchangeConfig, RunConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.event import PacingMeasured, RunEnded, StepDone, ViewAdopted
 from gangline.spec.plan import GroupPlan, Plan, Prediction
+
+if TYPE_CHECKING:
+    from gangline.spec.exchange.structure import Structure
 
 
 @pytest.fixture
@@ -86,8 +92,9 @@ def test_the_workers_of_a_node_get_its_environment(tmp_path: Path) -> None:
         '[[nodes]]\nname = "cpu"\nworkers = 2\nenvironment = { CUDA_VISIBLE_DEVICES = "" }\n'
     )
     cluster = ClusterFlags(cluster=path).resolve()
-    job = Job(run="r", run_dir=tmp_path, script=tmp_path / "train.py", speeds=(1.0,) * 3)
-    with enclosed(job, cluster, has_quotas=False) as put:
+    config = RunConfig(run="r", cluster=cluster)
+    job = Job(config=config, run_dir=tmp_path, script=tmp_path / "train.py")
+    with enclosed(job) as put:
         commands = put.commands({"CUDA_VISIBLE_DEVICES": "0", "HOME": "here"}, cores=4)
     assert [one.environment["CUDA_VISIBLE_DEVICES"] for one in commands] == ["0", "", ""]
     assert {one.environment["HOME"] for one in commands} == {"here"}
@@ -107,11 +114,6 @@ def test_nodes_with_environments_of_their_own_are_not_probed(
     path.write_text('[[nodes]]\nname = "cpu"\nenvironment = { OMP_NUM_THREADS = "4" }\n')
     assert run_command(["probe", "--cluster", str(path)]) == 2
     assert "node 'cpu' has an environment of its own" in capsys.readouterr().err
-
-
-def test_shares_are_read_in_any_unit() -> None:
-    assert parse_shares("10,5,2.5", workers=3) == (10.0, 5.0, 2.5)
-    assert parse_shares(None, workers=3) is None
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -218,21 +220,29 @@ def written_plan(root: GroupPlan, *, path: str = "plan.json") -> str:
     return path
 
 
+def tree(structure: str, nodes: list[str]) -> Structure | None:
+    """What the configuration of workers on these nodes comes to."""
+    counts = {name: nodes.count(name) for name in nodes}
+    cluster = Cluster(nodes=tuple(Node(name=name, workers=n) for name, n in counts.items()))
+    config = RunConfig(cluster=cluster, exchange=ExchangeConfig(structure=structure))
+    return resolve(config).exchange.tree
+
+
 def test_a_plan_says_who_exchanges_with_whom(script: Path) -> None:
     nodes = ["n0", "n1", "n2"]
-    assert read_structure("flat", nodes) is None
-    assert read_structure("auto", nodes) is None
-    assert str(read_structure(written_plan(PLAN), nodes)) == "server at 2(ring(0, 1*), ring(2*))"
+    assert tree("flat", nodes) is None
+    assert tree("auto", nodes) is None
+    assert str(tree(written_plan(PLAN), nodes)) == "server at 2(ring(0, 1*), ring(2*))"
 
 
 def test_a_plan_of_workers_or_of_their_nodes_fits_a_node_with_several(script: Path) -> None:
     nodes = ["n0", "n0", "n1"]
     by_node = GroupPlan(name="all", topology="ring", leader="n1", members=("n1", "n0"))
-    assert str(read_structure(written_plan(by_node), nodes)) == "ring(2*, 0, 1)"
+    assert str(tree(written_plan(by_node), nodes)) == "ring(2*, 0, 1)"
     by_worker = GroupPlan(
         name="all", topology="ring", leader="n0.1", members=("n0.1", "n0.0", "n1")
     )
-    assert str(read_structure(written_plan(by_worker), nodes)) == "ring(1*, 0, 2)"
+    assert str(tree(written_plan(by_worker), nodes)) == "ring(1*, 0, 2)"
 
 
 def test_a_structure_that_is_no_plan_is_refused(
@@ -418,7 +428,8 @@ def test_output_is_shown_by_whole_lines_with_the_worker_before_them(tmp_path: Pa
 
 def test_whoever_becomes_main_is_shown_from_then_on(tmp_path: Path) -> None:
     shown = io.StringIO()
-    job = Job(run="r", run_dir=tmp_path, script=Path("train.py"), speeds=(1.0, 1.0))
+    config = RunConfig(run="r", cluster=Cluster.of_speeds((1.0, 1.0)))
+    job = Job(config=config, run_dir=tmp_path, script=Path("train.py"))
     console = Console(file=shown, soft_wrap=True)
     logs = [job.log_of(worker) for worker in (0, 1)]
     logs[0].parent.mkdir()

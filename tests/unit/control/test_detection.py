@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from gangline.cli.detectors import load_detector
 from gangline.control.detection import DETECTORS, RobustDetector, check_detector, detector_named
 from gangline.control.detection.paper import THRESHOLD, WIDTH
+from gangline.coordinator.detectors import load_detector
 from gangline.spec.errors import UsageError
 
 

@@ -13,14 +13,23 @@ from gangline.engines.beyond import ENDED_S, LOST_S, Beyond
 from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path
 from gangline.protocol.lifeline import Standing
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import RunConfig, SurvivalConfig
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+CONFIG = RunConfig(
+    run="r",
+    cluster=Cluster.of_speeds((1.0, 1.0)),
+    survival=SurvivalConfig(respawn=True, max_respawns=1),
+)
+
+
 def beyond(folder: Path, standing: Standing | None, **fields: Any) -> tuple[Beyond, Any]:
-    job = Job(run="r", run_dir=folder, speeds=(1.0, 1.0), respawns=1, **fields)
+    job = Job(config=CONFIG, run_dir=folder, **fields)
     told = SimpleNamespace(standing=standing, finished=frozenset())
     return Beyond(job, told), told  # type: ignore[arg-type]
 

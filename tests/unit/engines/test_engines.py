@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gangline.engines.guard import groups_left
@@ -15,6 +16,8 @@ from gangline.engines.logtail import last_lines, last_traceback
 from gangline.engines.result import JobResult, WorkerResult, error_line
 from gangline.engines.supervision import find_cause
 from gangline.protocol.launch import Launch
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import BatchConfig, ExchangeConfig, RunConfig, SurvivalConfig
 
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -48,14 +51,16 @@ def log(tmp_path: Path) -> Path:
 
 def test_each_worker_is_told_its_place_speed_and_share(tmp_path: Path) -> None:
     job = Job(
-        run="digits",
+        config=RunConfig(
+            run="digits",
+            cluster=Cluster.of_speeds((1.0, 0.5)),
+            batch=BatchConfig(shares=(2.0, 1.0)),
+            exchange=ExchangeConfig(transport="gloo"),
+            survival=SurvivalConfig(non_finite="evict"),
+        ),
         run_dir=tmp_path,
         script=Path("train.py"),
         arguments=("--lr", "0.1"),
-        speeds=(1.0, 0.5),
-        shares=(2.0, 1.0),
-        transport="gloo",
-        non_finite="evict",
     )
     first, second = job.commands({"HOME": "/home"}, cores=2)
     assert first.arguments == ("train.py", "--lr", "0.1")
@@ -69,9 +74,7 @@ def test_each_worker_is_told_its_place_speed_and_share(tmp_path: Path) -> None:
         workers=2,
         token_file=str(tmp_path / "token"),
         speed=0.5,
-        shares=(2.0, 1.0),
-        transport="gloo",
-        non_finite="evict",
+        config=msgspec.structs.replace(job.config, cluster=RunConfig().cluster),
     )
 
 

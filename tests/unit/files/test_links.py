@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from gangline.cli.run.options import make_run_dir
 from gangline.cli.run.progress import OutputFollower
 from gangline.coordinator.server.journal import JOURNAL_NAME, open_journal
 from gangline.engines.local import LocalEngine, WorkerCommand
@@ -19,6 +18,7 @@ from gangline.files.announcement import Announcement, read_announcement
 from gangline.files.plainfile import open_plain, read_plain, replace_plain
 from gangline.files.tls import TLS_FILE, TlsFiles, read_tls_files
 from gangline.files.tokens import read_token, write_token
+from gangline.launch.folder import make_run_dir
 from gangline.spec.errors import GanglineError, LaunchError, UsageError
 from gangline.spec.event import Decision
 from gangline.worker.checkpoint.files import CheckpointFolder

@@ -21,12 +21,14 @@ from serving import KEYS, ask, hello, open_line, serving, until
 from gangline.cli.cmd_up import join_command
 from gangline.cli.contact import Contact
 from gangline.cli.main import run_command
-from gangline.cli.tls_options import TlsFlags, enrol, own_files, server_tls
+from gangline.cli.tls_options import TlsFlags, enrol
 from gangline.files import certificates
 from gangline.files.announcement import Announcement
 from gangline.files.certificates import Authority, make_tls_files, request_certificate
-from gangline.files.tls import TlsFiles, client_context, read_tls_files, server_context
+from gangline.files.tls import TlsFiles, client_context, read_tls_files, server_context, server_tls
+from gangline.launch.certificates import own_files
 from gangline.protocol.messages import Hello, decode_from_worker
+from gangline.spec.config import ExchangeConfig, RunConfig, TlsConfig
 from gangline.spec.errors import LaunchError, UsageError
 from gangline.worker.line.client import ControlClient
 
@@ -261,7 +263,7 @@ def test_a_key_of_another_certificate_is_refused(files: TlsFiles) -> None:
 
 def test_tls_and_a_transport_in_the_clear_do_not_go_together() -> None:
     with pytest.raises(UsageError, match="gloo does not encrypt"):
-        TlsFlags(tls=True).check_transport("gloo")
+        RunConfig(tls=TlsConfig(enabled=True), exchange=ExchangeConfig(transport="gloo")).check()
 
 
 def test_a_tls_file_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gangline.cli.run.compression import compressed
 from gangline.collectives.hierarchy.seats import seats_of
+from gangline.launch.compression import compressed
 from gangline.planning.compression import CANDIDATES, CODEC_COSTS, choose, exchange_s
 from gangline.planning.cost.model import LinkCost
+from gangline.spec.config import ExchangeConfig, RunConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import KINDS, Compression, shown_kinds
 from gangline.spec.exchange.compression_format import is_shorter, message_bytes, sent_bytes
@@ -123,22 +124,23 @@ def test_compression_stays_when_members_change() -> None:
 
 # --- the flag ----------------------------------------------------------------------------------------
 
-flag = functools.partial(compressed, None, workers=3, is_planned=False)
+flag = functools.partial(compressed, None, workers=3)
 
 
 def test_the_flag_compresses_the_groups_that_it_names() -> None:
     assert flag([]) is None
     assert str(flag(["top=powersgd(4)"])) == "ring[powersgd(4)](0*, 1, 2)"
-    both = compressed(TREE, ["top=8-bit", "top.0=bf16"], workers=5, is_planned=False)
+    both = compressed(TREE, ["top=8-bit", "top.0=bf16"], workers=5)
     assert str(both) == "ring[8-bit](ring[bf16](0*, 1), ring(ring(2*, 3), ring(4*)))"
 
 
 def test_a_flag_that_says_too_little_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"--compress 8-bit names no group .*top=powersgd\(4\)"):
-        flag(["8-bit"])
-    with pytest.raises(UsageError, match="is planned while the job runs; give the structure, too"):
-        compressed(None, ["top=8-bit"], workers=3, is_planned=True)
-    assert compressed(None, [], workers=3, is_planned=True) is None
+    with pytest.raises(UsageError, match=r"compress 8-bit names no group .*top=powersgd\(4\)"):
+        ExchangeConfig(compress=("8-bit",))
+    planned = RunConfig(exchange=ExchangeConfig(compress=("top=8-bit",)))
+    with pytest.raises(UsageError, match=r"is planned while the job runs; give .*structure, too"):
+        planned.check()
+    RunConfig().check()
 
 
 # --- when it pays ------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ import pytest
 
 from gangline.cli.main import run_command
 from gangline.engines.job import Job
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import EmulationConfig, RunConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import KINDS, PLACES, Fault, FaultPlan
 
@@ -123,7 +125,12 @@ def test_faults_of_workers_that_do_not_exist_are_refused(plan_file: Path) -> Non
 
 def test_each_worker_is_told_its_own_faults(plan_file: Path, tmp_path: Path) -> None:
     plan = FaultPlan.from_toml(plan_file)
-    job = Job(run="r", run_dir=tmp_path, script=Path("t.py"), speeds=(1.0,) * 3, faults=plan)
+    config = RunConfig(
+        run="r",
+        cluster=Cluster.of_speeds((1.0,) * 3),
+        emulation=EmulationConfig(faults=plan.faults),
+    )
+    job = Job(config=config, run_dir=tmp_path, script=Path("t.py"))
     launches = [type(launch).from_environment(launch.to_environment()) for launch in job.launches()]
     assert [len(launch.faults) for launch in launches if launch is not None] == [1, 2, 1]
     assert launches[2] is not None

@@ -11,9 +11,10 @@ import typer
 
 from gangline.cli.contact import RunContact
 from gangline.cli.output import JsonFlag, print_json, say
-from gangline.cli.run.structure import AUTO, FLAT, structure_of_plan
 from gangline.eventlog import read_run
 from gangline.files.tokens import OPERATOR_TOKEN
+from gangline.launch.structure import structure_of_plan
+from gangline.spec.config import AUTO, FLAT
 from gangline.spec.errors import LogError, UsageError
 from gangline.spec.event import RunStarted
 from gangline.spec.profile import ClusterProfile

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gangline.cli.output import JsonFlag, err, out, print_json
-from gangline.cli.run.program import ModuleFlag, ProgramCommand, find_program
+from gangline.cli.run.program import ModuleFlag, ProgramCommand
+from gangline.launch.program import find_program
 from gangline.planning.structure.treeplan import duration, size
 from gangline.spec.cluster import Cluster
 from gangline.spec.errors import UsageError
@@ -19,7 +20,7 @@ from gangline.spec.profile import ClusterProfile
 
 if TYPE_CHECKING:
     from gangline.cli.probe.script import ScriptCost
-    from gangline.cli.run.program import Program
+    from gangline.launch.program import Program
     from gangline.profiling.ringfigure import RingFigure
 
 DEFAULT_OUTPUT = Path("profile.json")

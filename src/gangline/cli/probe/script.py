@@ -20,7 +20,7 @@ from gangline.spec.event import Decision, StepDone
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gangline.cli.run.program import Program
+    from gangline.launch.program import Program
 
 STEPS = 40
 """Ten of each of four sizes."""

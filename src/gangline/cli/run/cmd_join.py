@@ -12,16 +12,24 @@ from gangline.cli.contact import Contact
 from gangline.cli.flag_groups import FlagGroup, grouped
 from gangline.cli.output import JsonFlag, say
 from gangline.cli.run.cmd_run import launch
-from gangline.cli.run.options import check_transport, make_run_dir
-from gangline.cli.run.program import ModuleFlag, ProgramCommand, find_program
-from gangline.cli.tls_options import enrol, own_files
+from gangline.cli.run.program import ModuleFlag, ProgramCommand
+from gangline.cli.tls_options import enrol
 from gangline.engines.job import Job
 from gangline.files.announcement import Announcement, read_announcement
+from gangline.files.tls import TlsFiles
 from gangline.files.tokens import WORKER_TOKEN
-from gangline.protocol.launch import DEFAULT_MAX_AWAY_S
-from gangline.spec.cluster import Node
+from gangline.launch.certificates import own_files
+from gangline.launch.folder import make_run_dir
+from gangline.launch.program import find_program
+from gangline.spec.cluster import Cluster, Node
+from gangline.spec.config import (
+    DEFAULT_MAX_AWAY_S,
+    ExchangeConfig,
+    RunConfig,
+    SurvivalConfig,
+    check_transport,
+)
 from gangline.spec.errors import LaunchError, UsageError
-from gangline.spec.wire import WireSettings
 
 
 class _RunningJob(msgspec.Struct):
@@ -65,15 +73,46 @@ class JoinTlsFlags(FlagGroup, frozen=True, kw_only=True):
     ] = None
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None
 
-    def wire(self, contact: Contact, folder: Path) -> WireSettings | None:
-        """How the workers' links are encrypted; None where the job does without TLS."""
+    def files(self, contact: Contact, folder: Path) -> TlsFiles | None:
+        """This machine's certificates; None where the job does without TLS."""
         if self.tls_ca is None and self.tls_cert is None and self.tls_key is None:
             return None
         if self.tls_cert is not None or self.tls_key is not None:
-            files = own_files(self.tls_cert, self.tls_key, self.tls_ca)
-        else:
-            files = enrol(contact, folder)
-        return files.applied_to(WireSettings())
+            return own_files(self.tls_cert, self.tls_key, self.tls_ca)
+        return enrol(contact, folder)
+
+
+class JoinFlags(FlagGroup, frozen=True, kw_only=True):
+    """The flags that say which workers join, and where their logs go."""
+
+    max_away: Annotated[
+        float,
+        typer.Option(
+            min=1.0,
+            metavar="SECONDS",
+            help="How long workers wait for a coordinator that is away when they need it.",
+        ),
+    ] = DEFAULT_MAX_AWAY_S
+    workers: Annotated[int, typer.Option(min=1, help="How many workers to start.")] = 1
+    speed: Annotated[
+        float, typer.Option(help="Emulate machines of this fraction of the speed.")
+    ] = 1.0
+    transport: Annotated[
+        str | None, typer.Option(help="What moves the gradients, as in the running job.")
+    ] = None
+    run_dir: Annotated[
+        Path | None, typer.Option(help="The folder for these workers' logs (runs/join-TIME).")
+    ] = None
+
+    def config(self) -> RunConfig:
+        """What these workers are asked."""
+        node = Node(name="join", speed=self.speed, workers=self.workers)
+        check_transport(self.transport, name="--transport")
+        return RunConfig(
+            cluster=Cluster(nodes=(node,)),
+            exchange=ExchangeConfig(transport=self.transport),
+            survival=SurvivalConfig(max_away_s=self.max_away),
+        )
 
 
 def join(
@@ -99,24 +138,7 @@ def join(
             help="The file with the workers' token (token; of a run folder: the one in it)."
         ),
     ] = None,
-    max_away: Annotated[
-        float,
-        typer.Option(
-            min=1.0,
-            metavar="SECONDS",
-            help="How long workers wait for a coordinator that is away when they need it.",
-        ),
-    ] = DEFAULT_MAX_AWAY_S,
-    workers: Annotated[int, typer.Option(min=1, help="How many workers to start.")] = 1,
-    speed: Annotated[
-        float, typer.Option(help="Emulate machines of this fraction of the speed.")
-    ] = 1.0,
-    transport: Annotated[
-        str | None, typer.Option(help="What moves the gradients, as in the running job.")
-    ] = None,
-    run_dir: Annotated[
-        Path | None, typer.Option(help="The folder for these workers' logs (runs/join-TIME).")
-    ] = None,
+    options: JoinFlags,
     show_output: Annotated[
         bool,
         typer.Option(
@@ -129,23 +151,19 @@ def join(
     place = find_place(coordinator, token_file, has_tls=tls.tls_ca is not None)
     contact = Contact(url=place.url, token_file=place.token_file, authority=tls.tls_ca)
     program = find_program(script, arguments, module, verb="join ADDRESS")
-    check_transport(transport)
-    node = Node(name="join", speed=speed, workers=workers)
+    config = options.config()
     run = _find_run(contact)
-    _, folder = make_run_dir(Path("join"), name=None, run_dir=run_dir)
+    _, folder = make_run_dir(Path("join"), name=None, run_dir=options.run_dir)
     job = Job(
-        run=run,
+        config=msgspec.structs.replace(config, run=run),
         run_dir=folder.resolve(),
         script=program.script,
         module=program.module,
         arguments=program.arguments,
-        speeds=(node.speed,) * node.workers,
-        transport=transport,
+        tls=tls.files(contact, folder),
         coordinator=contact.url,
         token=place.token_file.resolve(),
         announced_in=place.folder,
-        max_away_s=max_away,
-        wire=tls.wire(contact, folder),
     )
     if not as_json:
         say(f"joining {run} at {place.url.partition('://')[2]}")

@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags of `gangline run`, in groups, and what they come to."""
+"""The flags of `gangline run`, in groups. Each option is a field of the run's configuration."""
 
-from __future__ import annotations
-
-from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, load_detector
-from gangline.cli.flag_groups import FlagGroup
+from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag
+from gangline.cli.flag_groups import FlagGroup, Sets
 from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
-from gangline.cli.run.options import make_run_dir, parse_numbers, parse_shares
-from gangline.planning.allocation.policies import check_allocation
-from gangline.protocol.launch import check_non_finite
-from gangline.spec.cluster import Cluster, Node
+from gangline.cli.run.numbers import parse_numbers
+from gangline.spec.cluster import Cluster
+from gangline.spec.config import AUTO, ExchangeConfig, SurvivalConfig
 from gangline.spec.errors import UsageError
-from gangline.spec.sync import Sync, parse_sync
-from gangline.spec.wire import WireSettings, parse_ports
+from gangline.spec.faults import FaultPlan
+from gangline.spec.wire import parse_ports
 
 
 class ClusterFlags(FlagGroup, frozen=True, kw_only=True):
@@ -34,7 +31,13 @@ class ClusterFlags(FlagGroup, frozen=True, kw_only=True):
     quota: Annotated[
         bool,
         typer.Option("--quota", help="Hold workers to their speeds by CPU quotas, not by pacing."),
+        Sets("emulation.quota"),
     ] = False
+
+    @property
+    def is_described(self) -> bool:
+        """Whether the flags say which nodes there are."""
+        return any(one is not None for one in (self.nodes, self.speeds, self.cluster, self.workers))
 
     def resolve(self) -> Cluster:
         """The cluster that the flags describe."""
@@ -44,13 +47,7 @@ class ClusterFlags(FlagGroup, frozen=True, kw_only=True):
         for flag, count in (("--nodes", self.nodes), ("--workers", self.workers)):
             if count is not None and count < 1:
                 raise UsageError(f"{flag} must be at least 1, not {count}")
-        speeds = self._speeds()
-        return Cluster(
-            nodes=tuple(
-                Node(name=f"n{index}", speed=speed, workers=self.workers or 1)
-                for index, speed in enumerate(speeds)
-            )
-        )
+        return Cluster.of_speeds(self._speeds(), workers=self.workers or 1)
 
     def _speeds(self) -> list[float]:
         if self.speeds is None:
@@ -73,15 +70,32 @@ class ClusterFlags(FlagGroup, frozen=True, kw_only=True):
             )
 
 
-class CutFlags(FlagGroup, frozen=True, kw_only=True):
-    """The flags that say how the batch is cut."""
+def _read_shares(text: str) -> list[float]:
+    return parse_numbers(text, flag="--shares")
+
+
+def _read_faults(path: Path) -> Any:
+    return FaultPlan.from_toml(path).faults
+
+
+def _read_name(name: str) -> str:
+    if not name:  # which would mean that none was given
+        raise UsageError(f"--name {name!r} cannot be the name of a folder")
+    return name
+
+
+class ExchangeFlags(FlagGroup, frozen=True, kw_only=True):
+    """The flags that say how the batch is cut, and how the workers exchange."""
 
     shares: Annotated[
-        str | None, typer.Option(help="Each worker's part of the batch, such as 10,5,2,1.")
+        str | None,
+        typer.Option(help="Each worker's part of the batch, such as 10,5,2,1."),
+        Sets("batch.shares", _read_shares),
     ] = None
     allocation: Annotated[
         str | None,
         typer.Option(help="Who gets how much: balanced, equal, random, kqv or kqv-normalised."),
+        Sets("batch.allocation"),
     ] = None
     sync: Annotated[
         str,
@@ -89,93 +103,97 @@ class CutFlags(FlagGroup, frozen=True, kw_only=True):
             metavar="MODE",
             help="How groups keep together: full, none, percentage(0.25), local(16), flexible, auto.",
         ),
-    ] = "full"
-
-    def resolve(self, *, workers: int) -> tuple[float, ...] | None:
-        """The fixed shares, if there are any."""
-        if self.allocation is not None:
-            check_allocation(self.allocation)
-        return parse_shares(self.shares, workers=workers)
-
-    def resolve_sync(self, transport: str | None) -> Sync:
-        """How groups of workers are held together."""
-        sync = parse_sync(self.sync)
-        if sync.is_relaxed and not (transport or "wire").startswith("wire"):
-            raise UsageError(
-                f"--sync {self.sync} and --transport {transport} cannot be given together: groups that "
-                "train at their own pace need the transport wire or wire-tcp"
-            )
-        return sync
-
-
-class WireFlags(FlagGroup, frozen=True, kw_only=True):
-    """The flags of our own transport."""
-
+        Sets("exchange.sync"),
+    ] = ExchangeConfig().sync
+    transport: Annotated[
+        str | None,
+        typer.Option(help="What moves the gradients: wire, wire-tcp, gloo or nccl."),
+        Sets("exchange.transport"),
+    ] = None
+    structure: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|flat|FILE",
+            help="Who exchanges with whom: as planned, all in one ring, or a plan's tree.",
+        ),
+        Sets("exchange.structure"),
+    ] = AUTO
+    compress: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GROUP=CODEC",
+            help="Shorten the gradients that a group of the structure exchanges: top=8-bit.",
+        ),
+        Sets("exchange.compress"),
+    ] = None
     wire_ports: Annotated[
-        str | None, typer.Option(help="The ports that workers may listen on, such as 20000-20100.")
+        str | None,
+        typer.Option(help="The ports that workers may listen on, such as 20000-20100."),
+        Sets("wire.ports", parse_ports),
     ] = None
     wire_connections: Annotated[
-        int, typer.Option(help="TCP connections per link, where one does not fill it.")
+        int,
+        typer.Option(help="TCP connections per link, where one does not fill it."),
+        Sets("wire.connections"),
     ] = 1
     wire_checksum: Annotated[
-        bool, typer.Option("--wire-checksum", help="Check what travels by TCP with a CRC.")
+        bool,
+        typer.Option("--wire-checksum", help="Check what travels by TCP with a CRC."),
+        Sets("wire.checksum"),
     ] = False
-
-    def resolve(self) -> WireSettings:
-        """How the transport is to work."""
-        return WireSettings(
-            ports=None if self.wire_ports is None else parse_ports(self.wire_ports),
-            connections=self.wire_connections,
-            checksum=self.wire_checksum,
-        )
 
 
 class SurvivalFlags(FlagGroup, frozen=True, kw_only=True):
-    """The flags that say what the end of a worker means."""
+    """The flags that say what shall go wrong, and what the end of a worker means."""
 
+    faults: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file of what shall go wrong, to see it survived."),
+        Sets("emulation.faults", _read_faults),
+    ] = None
     respawn: Annotated[
-        bool, typer.Option("--respawn", help="Start workers again that were killed.")
+        bool,
+        typer.Option("--respawn", help="Start workers again that were killed."),
+        Sets("survival.respawn"),
     ] = False
     max_respawns: Annotated[
-        int, typer.Option(min=1, help="How many, over the whole run, with --respawn.")
-    ] = 3
+        int,
+        typer.Option(min=1, help="How many, over the whole run, with --respawn."),
+        Sets("survival.max_respawns"),
+    ] = SurvivalConfig().max_respawns
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Go on when a worker ends with an error.")
+        bool,
+        typer.Option("--keep-going", help="Go on when a worker ends with an error."),
+        Sets("survival.keep_going"),
     ] = False
-
-    patience: PatienceFlag = DEFAULT_PATIENCE_S
-
+    patience: Annotated[PatienceFlag, Sets("survival.patience_s")] = DEFAULT_PATIENCE_S
     non_finite: Annotated[
         str | None,
         typer.Option(
             metavar="keep|evict",
             help="What to do with a worker whose gradient is no number, or far too large.",
         ),
+        Sets("survival.non_finite"),
     ] = None
-
-    detector: DetectorFlag = DEFAULT_DETECTOR
-
-    def check(self) -> None:
-        """Refuses what cannot be meant."""
-        load_detector(self.detector)
-        if self.non_finite is not None:
-            check_non_finite(self.non_finite, name="--non-finite")
-
-    @property
-    def respawns(self) -> int:
-        """How many workers may be started again."""
-        return self.max_respawns if self.respawn else 0
+    detector: Annotated[DetectorFlag, Sets("manager.detector")] = DEFAULT_DETECTOR
 
 
 class FolderFlags(FlagGroup, frozen=True, kw_only=True):
-    """The flags that say where the run is kept."""
+    """The flags that say what the run begins with, and where it is kept."""
 
-    name: Annotated[str | None, typer.Option(help="The run's name, in runs/NAME.")] = None
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A TOML file with all options; flags go before it."),
+    ] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what all options come to, and start nothing.")
+    ] = False
+    name: Annotated[
+        str | None, typer.Option(help="The run's name, in runs/NAME."), Sets("run", _read_name)
+    ] = None
     run_dir: Annotated[Path | None, typer.Option(help="The run folder itself.")] = None
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest checkpoint of the script.")
+        bool,
+        typer.Option("--resume", help="Go on from the newest checkpoint of the script."),
+        Sets("checkpoint.resume"),
     ] = False
-
-    def make(self, script: Path) -> tuple[str, Path]:
-        """Makes the folder; the run's name, and the folder."""
-        return make_run_dir(script, name=self.name, run_dir=self.run_dir, resume=self.resume)

@@ -10,12 +10,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, load_detector
+from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag
 from gangline.cli.output import EXIT_FAILURE, JsonFlag, out, print_json
 from gangline.cli.simulate.replayed import replay_run
 from gangline.cli.simulate.survival import Survival, Witness
 from gangline.cli.simulate.teams import TeamsSummary, say_bytes, summarize
 from gangline.control import ControlOptions
+from gangline.coordinator.detectors import load_detector
 from gangline.eventlog import EventWriter, log_path
 from gangline.simulation import Course, Scenario, SimulationResult, simulate_teams
 from gangline.simulation import simulate as run_simulation

@@ -16,9 +16,11 @@ import math
 from collections import deque
 from statistics import median
 
+from gangline.spec.config import LEAST_PATIENCE_S
+
 GRACE_S = 0.3
 """After the first report of a failure, how long to wait for the connection of a dead member to end."""
-MIN_PATIENCE_S = 2.0
+MIN_PATIENCE_S = LEAST_PATIENCE_S
 MAX_PATIENCE_S = 60.0
 PATIENCE_STEPS = 5.0
 """A member that others wait for may be silent for so many usual steps."""

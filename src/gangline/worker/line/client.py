@@ -21,7 +21,6 @@ from websockets.sync.client import ClientConnection, connect
 
 from gangline.collectives.forking import close_in_children
 from gangline.files.tls import client_context, explain
-from gangline.protocol.launch import DEFAULT_MAX_AWAY_S
 from gangline.protocol.messages import (
     FINISHED,
     MAX_MESSAGE_BYTES,
@@ -58,6 +57,7 @@ from gangline.protocol.messages import (
     decode_from_coordinator,
     encode,
 )
+from gangline.spec.config import DEFAULT_MAX_AWAY_S
 from gangline.spec.errors import (
     ExchangeAborted,
     LaunchError,

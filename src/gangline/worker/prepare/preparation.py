@@ -12,9 +12,9 @@ from torch import nn
 
 from gangline.emulation.pacing import Pacer, pace
 from gangline.planning.allocation.policies import check_allocation
-from gangline.protocol.launch import check_non_finite
 from gangline.protocol.messages import Ready
 from gangline.spec import View
+from gangline.spec.config import check_non_finite
 from gangline.spec.errors import ExchangeError, LaunchError, UnsupportedError, UsageError
 from gangline.spec.event import Decision, WorkerReady
 from gangline.version import VERSION
@@ -240,11 +240,11 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
     )
     global_batch = batching.batch_size if options.global_batch is None else options.global_batch
     _check_batch(global_batch, session.group.size, batching.length)
-    shares = options.shares or session.place.shares
+    shares = options.shares or session.place.config.batch.shares
     if shares is not None and not session.is_late:
         _check_shares(shares, session.group.size)
     normalisation = _normalisation(models, options)
-    evicts_wrong = (options.non_finite or session.place.non_finite) == "evict"
+    evicts_wrong = (options.non_finite or session.place.config.survival.non_finite) == "evict"
     if evicts_wrong and options.sync_batchnorm and normalisation.num_layers:
         raise UnsupportedError(
             'non_finite="evict" cannot go with sync_batchnorm=True: a value that is not finite reaches '
@@ -256,7 +256,7 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
             optimizers=optimizers,
             stateful=options.stateful,
             generators=generators_of(loader),
-            sync=options.sync or session.place.sync,
+            sync=options.sync or session.place.config.exchange.how_tight,
             sync_batchnorm=options.sync_batchnorm and normalisation.num_layers > 0,
             evicts_wrong=evicts_wrong,
         ),
@@ -266,7 +266,9 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
         global_batch=global_batch,
         normalisation=normalisation,
         least_share=_least_share(session, options, normalisation, global_batch, shares is not None),
-        allocation=options.allocation or session.place.allocation or DEFAULT_ALLOCATION,
+        allocation=options.allocation
+        or session.place.config.batch.allocation
+        or DEFAULT_ALLOCATION,
         shares=shares,
     )
 
@@ -434,7 +436,9 @@ def _become_founder(
 
 
 def _checkpoints(session: Session, options: Options) -> Source | None:
-    is_resuming = session.place.resume if options.resume is None else options.resume
+    is_resuming = (
+        session.place.config.checkpoint.resume if options.resume is None else options.resume
+    )
     if options.checkpoint is not None:
         return Source(CheckpointFolder(options.checkpoint.folder), is_resuming)
     if is_resuming:
@@ -480,7 +484,7 @@ def _first_view(
             max_samples=request.options.max_share,
             seed=seed,
             attempt=session.gathering,
-            structure=session.place.structure,
+            structure=session.place.config.exchange.tree,
             sync=request.prepared.sync,
             must_stay=why_in_step(request.prepared, request.order, is_elastic=client.is_elastic),
             traits=introduction.traits(),

@@ -1,86 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the flags of `gangline run` mean, checked before anything is started."""
+"""The folder of a run: made, or used again by a run that goes on."""
 
 from __future__ import annotations
 
-import math
 import os
 import time
-import warnings
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from gangline.files.announcement import Announcement, read_announcement
+from gangline.files.config import CONFIG_FILE
 from gangline.files.tokens import OBSERVER_TOKEN, OPERATOR_TOKEN, WORKER_TOKEN
-from gangline.protocol.launch import TRANSPORTS
 from gangline.spec.errors import LaunchError, UsageError
 
 RUNS_DIR = Path("runs")
 _RUN_PARTS = ("events", "workers", WORKER_TOKEN, "coordinator.json")
 _COORDINATOR_PARTS = (
-    *("coordinator.log", "journal.jsonl", "tls", "tls.json"),
+    *("coordinator.log", "journal.jsonl", "tls", "tls.json", CONFIG_FILE),
     *(OBSERVER_TOKEN, OPERATOR_TOKEN),
 )
-
-
-def parse_numbers(text: str, *, flag: str) -> list[float]:
-    """The numbers of a list such as `1,0.5,0.2`."""
-    numbers = []
-    for part in text.split(","):
-        try:
-            number = float(part)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            raise UsageError(
-                f"{flag} {text}: {part.strip()!r} is not a number; "
-                f"write numbers with commas between them, such as {flag} 1,0.5,0.2"
-            )
-        numbers.append(number)
-    return numbers
-
-
-def parse_shares(text: str | None, *, workers: int) -> tuple[float, ...] | None:
-    """Each worker's part of the global batch, in any unit."""
-    if text is None:
-        return None
-    shares = parse_numbers(text, flag="--shares")
-    if len(shares) != workers:
-        raise UsageError(
-            f"--shares {text} has {len(shares)} shares for {workers} workers; give one per worker"
-        )
-    if min(shares) < 0 or sum(shares) == 0:
-        raise UsageError(f"--shares {text}: no share may be below 0, and one must be above it")
-    return tuple(shares)
-
-
-def check_transport(transport: str | None) -> None:
-    """Refuses a transport that does not exist."""
-    if transport is not None and transport not in TRANSPORTS:
-        raise UsageError(
-            f"--transport {transport!r} is not known; choose one of: {', '.join(TRANSPORTS)}"
-        )
-
-
-def check_script(script: Path) -> None:
-    """Refuses what python could not run, before several workers fail at it."""
-    if script.is_dir():
-        raise UsageError(f"{script} is a folder; give the python script in it")
-    try:
-        source = script.read_bytes()
-    except FileNotFoundError:
-        raise UsageError(f"there is no script {script} (looked in {Path.cwd()})") from None
-    except OSError as error:
-        raise UsageError(f"cannot read the script {script}: {error.strerror}") from error
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(source, str(script), "exec", dont_inherit=True)
-    except SyntaxError as error:
-        place = f", line {error.lineno}" if error.lineno else ""
-        raise UsageError(f"{script}{place} is not python: {error.msg}") from error
 
 
 def make_run_dir(

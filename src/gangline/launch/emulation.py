@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workers of `gangline run` are put into: networks and quotas of their own."""
+"""What the workers of a run are put into: networks and quotas of their own."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gangline.engines.job import Job
-    from gangline.spec.cluster import Cluster
 
 
 @contextmanager
-def enclosed(job: Job, cluster: Cluster, *, has_quotas: bool) -> Iterator[Job]:
+def enclosed(job: Job) -> Iterator[Job]:
     """The job with the enclosures that its cluster asks for, which are there until it has ended."""
+    cluster = job.config.cluster
     with ExitStack() as stack:
         enclosures = [OPEN] * len(job.speeds)
         if cluster.has_network:
-            _check_network(job)
             network = EmulatedNetwork(cluster, dial=lambda: dial_coordinator(job.run_dir))
             enclosures = list(by_worker(cluster, stack.enter_context(network).enclosures))
-        if has_quotas:
+        if job.config.emulation.quota:
             groups = stack.enter_context(_quotas(job.speeds))
             enclosures = [
                 msgspec.structs.replace(enclosure, control_group=str(group))
@@ -47,19 +46,11 @@ def enclosed(job: Job, cluster: Cluster, *, has_quotas: bool) -> Iterator[Job]:
         yield msgspec.structs.replace(job, enclosures=tuple(enclosures)) if is_enclosed else job
 
 
-def _check_network(job: Job) -> None:
-    if job.wire is not None and job.wire.authority is not None:
-        raise UsageError(
-            "a cluster file with links cannot be run with TLS: certificates are made for this "
-            "machine's addresses, and emulated nodes have others; leave out --tls, or the links"
-        )
-
-
 def _quotas(speeds: tuple[float, ...]) -> Quotas:
     controller = find_controller(Path("/"), "cpu")
     if controller is None:
         raise UsageError(
-            "--quota needs control groups, which this system does not have; leave it out, and "
+            "emulation.quota needs control groups, which this system does not have; leave it out, and "
             "workers pace themselves"
         )
     return Quotas(controller.group, version=controller.version, speeds=speeds)

@@ -1,29 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the workers of `gangline run` exchange: as planned, all in one ring, or by a given plan."""
+"""How the workers of a run exchange: as planned, all in one ring, or by a given plan."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gangline.spec.config import AUTO, FLAT
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.structure import Structure
 from gangline.spec.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-AUTO, FLAT = "auto", "flat"
-
-
-def read_structure(text: str, nodes: Sequence[str]) -> Structure | None:
-    """The tree of the plan that is named; None where the workers begin in one ring.
-
-    `nodes` names each worker's node, in worker order.
-    """
-    if text in (AUTO, FLAT):
-        return None
-    return structure_of_plan(text, nodes, flag="--structure")
 
 
 def structure_of_plan(text: str, nodes: Sequence[str], *, flag: str) -> Structure:

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was asked of a run: one value that launcher, workers and coordinator read.
+
+A run configuration is TOML, or JSON as a run folder's `config.json`:
+
+    [[cluster.nodes]]
+    name = "desk"
+
+    [batch]
+    allocation = "equal"
+
+    [survival]
+    respawn = true
+
+An option is one field here. What cannot be meant is refused when a part is made; what does not fit
+together, by `RunConfig.check`. Errors name a field as `part.field`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gangline.spec.cluster import Cluster, Node
+from gangline.spec.errors import UsageError
+from gangline.spec.exchange.compression import Compression
+from gangline.spec.exchange.structure import Structure
+from gangline.spec.faults import Fault, FaultPlan
+from gangline.spec.sync import Sync, parse_sync
+from gangline.spec.wire import WireSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TRANSPORTS = ("wire", "wire-tcp", "gloo", "nccl")
+"""What can move gradients: our own (sharing memory within a host, or TCP always), torch's on CPUs,
+and torch's between GPUs."""
+NON_FINITE = ("keep", "evict")
+"""What happens to a worker whose gradient is wrong: nothing but being named, or it is put out."""
+AUTO, FLAT = "auto", "flat"
+"""Structures that need no plan: planned while the job runs, or all in one ring."""
+LEAST_PATIENCE_S, MOST_PATIENCE_S = 2.0, 3600.0
+DEFAULT_MAX_AWAY_S = 60.0
+
+
+def check_transport(value: str | None, *, name: str) -> None:
+    """Refuses what cannot move gradients; `name` is what the user wrote it behind."""
+    if value is not None and value not in TRANSPORTS:
+        raise UsageError(f"{name} {value!r} is not known; choose one of: {', '.join(TRANSPORTS)}")
+
+
+def check_non_finite(value: str, *, name: str) -> None:
+    """Refuses what is no answer to a wrong gradient; `name` is what the user wrote it behind."""
+    if value not in NON_FINITE:
+        raise UsageError(f"{name} must be one of {', '.join(NON_FINITE)}, not {value!r}")
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all parts are."""
+
+
+class BatchConfig(_Part, frozen=True, kw_only=True):
+    """Who gets how much of the global batch."""
+
+    shares: tuple[float, ...] | None = None
+    """Each worker's fixed part, in any unit; None leaves it to the allocation."""
+    allocation: str | None = None
+    """The policy that cuts the batch; None leaves it to the script."""
+
+    def __post_init__(self) -> None:
+        shares = self.shares
+        if shares is not None and not all(map(math.isfinite, shares)):
+            raise UsageError(f"batch.shares {_listed(shares)}: every share is a finite number")
+        if shares is not None and (min(shares, default=0) < 0 or sum(shares) == 0):
+            raise UsageError(
+                f"batch.shares {_listed(shares)}: no share may be below 0, and one must be above it"
+            )
+
+
+class ExchangeConfig(_Part, frozen=True, kw_only=True):
+    """Who exchanges with whom, by what, and how tightly they are held together."""
+
+    transport: str | None = None
+    """What moves the gradients, one of `TRANSPORTS`; None leaves it to the script."""
+    structure: str | Structure = AUTO
+    """`auto`: planned while the job runs; `flat`: all in one ring; a file with a plan; or a tree."""
+    compress: tuple[str, ...] = ()
+    """What shortens the gradients of groups of that structure, as `GROUP=CODEC`."""
+    sync: str = "full"
+    """How tightly groups are held together, where the script does not say."""
+
+    def __post_init__(self) -> None:
+        check_transport(self.transport, name="exchange.transport")
+        parse_sync(self.sync)
+        for one in self.compress:
+            group, equals, codec = one.partition("=")
+            if not equals or not group.strip():
+                raise UsageError(
+                    f"exchange.compress {one} names no group and compression; write for example "
+                    "top=powersgd(4)"
+                )
+            Compression.parse(codec)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the structure is found while the job runs."""
+        return self.structure == AUTO
+
+    @property
+    def tree(self) -> Structure | None:
+        """The structure that the workers begin with; None: all in one ring."""
+        return self.structure if isinstance(self.structure, Structure) else None
+
+    @property
+    def how_tight(self) -> Sync:
+        """What `sync` means."""
+        return parse_sync(self.sync)
+
+
+class TlsConfig(_Part, frozen=True, kw_only=True):
+    """Whether everything is encrypted. Certificates of your own are named in `wire`."""
+
+    enabled: bool = False
+    """With certificates that are made for the run, where `wire` names none."""
+
+
+class CheckpointConfig(_Part, frozen=True, kw_only=True):
+    """What is done with the checkpoints of the script."""
+
+    resume: bool = False
+    """Go on from the newest one, where the script does not say."""
+
+
+class SurvivalConfig(_Part, frozen=True, kw_only=True):
+    """What the end, the silence or a wrong gradient of a worker means."""
+
+    respawn: bool = False
+    """Start workers again that were killed."""
+    max_respawns: int = 3
+    """How many over the whole run, with `respawn`."""
+    keep_going: bool = False
+    """Go on when a worker ends with an error."""
+    patience_s: float = LEAST_PATIENCE_S
+    """How long others wait for a worker that is silent; 30 times that if it computes."""
+    non_finite: str | None = None
+    """What happens to a worker whose gradient is wrong, one of `NON_FINITE`; None: the script says."""
+    max_away_s: float = DEFAULT_MAX_AWAY_S
+    """How long the coordinator may be away when a worker cannot go on without it."""
+
+    def __post_init__(self) -> None:
+        if self.max_respawns < 1:
+            raise UsageError(f"survival.max_respawns must be at least 1, not {self.max_respawns}")
+        if not LEAST_PATIENCE_S <= self.patience_s <= MOST_PATIENCE_S:
+            raise UsageError(
+                f"survival.patience_s must be {LEAST_PATIENCE_S:g} to {MOST_PATIENCE_S:g} seconds, "
+                f"not {self.patience_s}"
+            )
+        if self.non_finite is not None:
+            check_non_finite(self.non_finite, name="survival.non_finite")
+        if not 1 <= self.max_away_s < math.inf:
+            raise UsageError(
+                f"survival.max_away_s must be finite and 1 or more, not {self.max_away_s}"
+            )
+
+    @property
+    def num_respawns(self) -> int:
+        """How many workers may be started again."""
+        return self.max_respawns if self.respawn else 0
+
+
+class ManagerConfig(_Part, frozen=True, kw_only=True):
+    """Who counts as slow."""
+
+    detector: str = "robust"
+    """One of ours by its name, or a class of your own, as `module:Class`."""
+
+
+class EmulationConfig(_Part, frozen=True, kw_only=True):
+    """What this machine pretends."""
+
+    quota: bool = False
+    """Hold workers to their speeds by CPU quotas, not by pacing."""
+    faults: tuple[Fault, ...] = ()
+    """What shall go wrong with the workers."""
+
+
+class RunConfig(_Part, frozen=True, kw_only=True):
+    """All options of a run."""
+
+    run: str = ""
+    """The run's name; empty: made from the script's name and the time."""
+    cluster: Cluster = Cluster(nodes=(Node(name="n0"),))
+    batch: BatchConfig = BatchConfig()
+    exchange: ExchangeConfig = ExchangeConfig()
+    wire: WireSettings = WireSettings()
+    tls: TlsConfig = TlsConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    survival: SurvivalConfig = SurvivalConfig()
+    manager: ManagerConfig = ManagerConfig()
+    emulation: EmulationConfig = EmulationConfig()
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers begin the run."""
+        return len(self.cluster.worker_nodes)
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether everything is encrypted."""
+        return self.tls.enabled or self.wire.has_tls
+
+    @property
+    def for_workers(self) -> RunConfig:
+        """What of it a worker is told: not what the other nodes are, nor what goes wrong there."""
+        plain = RunConfig()
+        return msgspec.structs.replace(self, cluster=plain.cluster, emulation=plain.emulation)
+
+    def check(self) -> None:
+        """Refuses parts that do not fit together."""
+        self._check_workers()
+        transport, sync = self.exchange.transport, self.exchange.sync
+        if parse_sync(sync).is_relaxed and not (transport or "wire").startswith("wire"):
+            raise UsageError(
+                f"exchange.sync {sync} and exchange.transport {transport} cannot be given together: "
+                "groups that train at their own pace need the transport wire or wire-tcp"
+            )
+        if self.has_tls and not (transport or "wire").startswith("wire"):
+            raise UsageError(
+                f"exchange.transport {transport} does not encrypt what it sends, and TLS was asked "
+                "for: use wire or wire-tcp"
+            )
+        if self.has_tls and self.cluster.has_network:
+            raise UsageError(
+                "a cluster file with links cannot be run with TLS: certificates are made for this "
+                "machine's addresses, and emulated nodes have others; leave out TLS, or the links"
+            )
+        if self.exchange.is_planned and self.exchange.compress:
+            raise UsageError(
+                f"exchange.compress {self.exchange.compress[0]} names a group of a structure that is "
+                "planned while the job runs; give exchange.structure, too: flat, or a file that "
+                "`gangline plan` wrote"
+            )
+
+    def _check_workers(self) -> None:
+        shares = self.batch.shares
+        if shares is not None and len(shares) != self.num_workers:
+            raise UsageError(
+                f"batch.shares {_listed(shares)} has {len(shares)} shares for {self.num_workers} "
+                "workers; give one per worker"
+            )
+        FaultPlan(faults=self.emulation.faults).check(workers=self.num_workers)
+
+
+def put(document: dict[str, Any], path: str, value: Any) -> None:
+    """Sets what a document says at `part.field`."""
+    *parts, field = path.split(".")
+    for part in parts:
+        document = document.setdefault(part, {})
+    document[field] = value
+
+
+def _listed(numbers: Iterable[float]) -> str:
+    return ",".join(f"{number:g}" for number in numbers)
