@@ -54,6 +54,14 @@ class World:
         """The workers of the present view, by rank."""
         return [] if self.view is None else [self.lives[one] for one in self.view.members]
 
+    def round_of(self, life: Life) -> Round | None:
+        """What a worker's group is at."""
+        return self.round
+
+    def position_of(self, life: Life) -> Position:
+        """What a worker does next."""
+        return self.position if life.lost_group_s is None else life.position
+
     def latency_s(self, life: Life) -> float:
         """How long it takes until the coordinator has what a worker says, and has answered."""
         return self.scenario.worker_nodes[life.row].latency_s
