@@ -74,6 +74,7 @@ class Crew:
             self.meetings.part(member)
             return
         if self.is_broken:
+            self.parting.notice(member)
             return
         self._note_views()
         if self._is_leasing:

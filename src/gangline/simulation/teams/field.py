@@ -118,14 +118,18 @@ class Field(World):
         """Something is about to happen to a worker."""
 
     def on_kill(self, life: Life) -> None:
-        """A worker is dead: its line goes down, and who is with it notices."""
-        member = self.everybody[life.worker]
+        """A worker is dead, and may be replaced."""
+        self.bury(self.everybody[life.worker])
+        self._respawn(life)
+
+    def bury(self, member: Member) -> None:
+        """A worker's process has ended: its line goes down, and who is with it notices."""
+        member.life.is_alive = False
         member.hang_up()
         self.gathering.bury(member)
         self.exchanges.bury(member)
         if member.crew is not None:
             member.crew.parting.bury(member)
-        self._respawn(life)
 
     def on_wake(self, life: Life) -> None:
         """A worker that hung goes on."""

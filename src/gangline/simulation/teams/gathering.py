@@ -75,9 +75,13 @@ class Gathering:
             field.clock.schedule(awake_s, lambda: self._form(key, meeting))
             return
         del self._meetings[key]
-        truth = self._find_truth(members, view.team)
+        is_first = view.number == 0 and all(member.is_new for member in members)
+        truth = members[0].progress.copy() if is_first else self._find_truth(members, view.team)
+        if truth is None:
+            for member in members:  # the state of the team is lost, and other teams have gone on
+                member.leave()
+            return
         num_behind = sum(member.progress.position != truth.position for member in members)
-        is_first = all(member.is_new for member in members)
         for member in members:
             if not is_first:
                 step = truth.position.step
@@ -91,11 +95,15 @@ class Gathering:
         crew.attend(members[0])
         crew.go_on()
 
-    def _find_truth(self, members: list[Member], team: int) -> Progress:
-        """How far the furthest has come of those that have the state of this team, if there are any."""
-        own = [one for one in members if one.progress.team == team and not one.is_new]
-        known = own or [one for one in members if not one.is_new] or members
-        return max(known, key=lambda one: one.progress.position).progress.copy()
+    def _find_truth(self, members: list[Member], team: int) -> Progress | None:
+        """How far the furthest has come of those that have the state of this team, if there are any.
+
+        All who were just made other teams have it; who comes from a team that was given up does not.
+        """
+        known = [
+            one.progress for one in members if not one.is_new and one.progress.team in (team, -1)
+        ]
+        return max(known, key=lambda one: one.position).copy() if known else None
 
     def _note_recovery(self, team: int, view: int, members: tuple[int, ...]) -> None:
         field = self._field

@@ -172,10 +172,10 @@ class Meetings:
             self._push(self._progress.merge)
         elif closed is not None and (opened is None or opened.number > closed.round):
             self._close(closed)
-        elif self._find_news() is not None:
-            self.advance("begin")
         else:
-            self._reach()
+            self._reach()  # also where a round is open already: this may be a new group of the team
+            if self._find_news() is not None:
+                self.advance("begin")
 
     def _push(self, merge: Merge) -> None:
         """Everybody in the team waits for this round."""

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from gangline.protocol.messages import (
+    BROKEN,
     PROTOCOL_VERSION,
     Dismissed,
     Failed,
     FromTeam,
     Gathered,
+    Goodbye,
     Hello,
     OfTeam,
     Ping,
@@ -56,6 +58,9 @@ class Surroundings(Protocol):
 
     def recall(self, member: Member) -> None:
         """A worker was told that its group is no more."""
+
+    def bury(self, member: Member) -> None:
+        """A worker's process has ended."""
 
     def slowdown_of(self, member: Member) -> float:
         """How many times as long as at first a worker takes."""
@@ -149,6 +154,12 @@ class Member:
             self.line = None
             self._board.hang_up(self)
 
+    def leave(self) -> None:
+        """Its process ends with an error."""
+        self.say(Goodbye(reason=BROKEN))
+        self.is_gone = True
+        self._world.later(self._world.latency_s(self.life), lambda: self._around.bury(self))
+
     def say(self, message: FromWorker) -> None:
         """Says something, if the line is up; what must be known is said again later."""
         if isinstance(message, OfTeam):
@@ -205,6 +216,8 @@ class Member:
                 self._take_view(view, is_recovery=is_recovery)
             case Dismissed() if self.crew is None:
                 self.is_gone = True
+            case Refused(is_left_behind=True):
+                self.leave()
             case Refused(reason=reason) | Stopped(reason=reason):
                 self._around.refuse(reason)
             case _ if isinstance(message, ToTeam):

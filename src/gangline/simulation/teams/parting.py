@@ -39,6 +39,13 @@ class Parting:
             self._crew.is_broken = True
             self.strand(member)
 
+    def notice(self, member: Member) -> None:
+        """A member is still here, and has heard that others went on: it would exchange with nobody."""
+        view, crew = member.view, self._crew
+        is_left = view is not None and view.group > member.group and member.crew is crew
+        if is_left and crew.round is None:
+            self.strand(member)
+
     def fail(self) -> None:
         """Somebody is missing where all members are needed: the others notice."""
         self._crew.is_broken = True
