@@ -41,6 +41,7 @@ class World:
         self.is_recalled = False
         """Whether the group was ended between two rounds: its members find out in the next."""
         self.recoveries: list[Recovery] = []
+        self._latencies = [node.latency_s for node in scenario.worker_nodes]
         self.progress_s = 0.0
         """When something last happened that may lead on."""
 
@@ -64,7 +65,7 @@ class World:
 
     def latency_s(self, life: Life) -> float:
         """How long it takes until the coordinator has what a worker says, and has answered."""
-        return self.scenario.worker_nodes[life.row].latency_s
+        return self._latencies[life.row]
 
     def later(self, after_s: float, action: Callable[[], None]) -> None:
         """Has `action` run after so many seconds."""
