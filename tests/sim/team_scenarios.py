@@ -26,14 +26,26 @@ def two_sites(*, speed=1.0, noise=0.02, bytes_per_s=5e6, spells=(), **fields):
     return Scenario(nodes=nodes, links=(link,), model_bytes=250e3, noise=noise, **fields)
 
 
-def run_teams(scenario, sync, *, samples=8000, epochs=2, global_batch=128, faults=(), seed=0):
+def four_racks(**fields):
+    """Two sites of two racks of two workers each, with a link between the sites."""
+    groups = ("s/a", "s/b", "t/c", "t/d")
+    nodes = tuple(
+        SimulatedNode(name=group[-1], workers=2, group=group, place=group) for group in groups
+    )
+    link = SimulatedLink(between=("s", "t"), bytes_per_s=5e6, delay_s=0.005)
+    return Scenario(nodes=nodes, links=(link,), model_bytes=250e3, **fields)
+
+
+def run_teams(
+    scenario, sync, *, samples=8000, epochs=2, global_batch=128, faults=(), seed=0, **course
+):
     """The result of a run, and its events."""
     events = []
     result = simulate_teams(
         scenario,
         parse_sync(sync),
         options=ControlOptions(global_batch=global_batch, seed=seed),
-        course=Course(samples=samples, faults=FaultPlan(faults=tuple(faults))),
+        course=Course(samples=samples, faults=FaultPlan(faults=tuple(faults)), **course),
         epochs=epochs,
         sink=events.append,
     )

@@ -195,10 +195,19 @@ def test_the_ledger_proves_what_happened_to_a_team(sites, tmp_path):
     assert {event.team for event in events if isinstance(event, StepDone)} == {0, 1}
 
 
-def test_what_cannot_be_simulated_with_teams_is_refused(sites, invoke):
-    with pytest.raises(UsageError, match="sync auto is chosen by what a running job measures"):
-        sites("--sync", "auto")
-    with pytest.raises(UsageError, match="and not workers that are started again"):
-        sites("--respawn")
+def test_auto_and_workers_that_are_started_again_are_simulated(sites, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text('[[faults]]\nworker = 1\nstep = 5\nkind = "kill"\n')
+    auto = json.loads(sites("--sync", "auto", "--json"))
+    assert auto["sync"] == "auto"
+    assert auto["teams"] == 1, "it is in step for less than `auto` waits"
+    extent = ("--samples", "60000", "--epochs", "1")
+    text = sites(*extent, "--faults", str(plan), "--respawn", "--run-dir", str(tmp_path / "run"))
+    assert "0 samples lost, 0 used twice" in text
+    steps = [event for event in read_run(tmp_path / "run") if isinstance(event, StepDone)]
+    assert {event.worker for event in steps} == {0, 1, 2, 3}
+
+
+def test_epochs_without_samples_are_refused(invoke):
     with pytest.raises(UsageError, match="--epochs counts epochs of --samples each: give both"):
         invoke("--epochs", "2")

@@ -13,7 +13,6 @@ from gangline.simulation import Course, simulate
 from gangline.simulation.links import Spell
 from gangline.spec.errors import UsageError
 from gangline.spec.event import EpochDone, RoundEnded, StepDone
-from gangline.spec.faults import Fault
 
 
 def rounds(events, *, is_whole=False):
@@ -107,13 +106,13 @@ def test_a_slower_team_is_given_less():
 
 
 @pytest.mark.parametrize(
-    ("mode", "faults", "message"),
+    ("mode", "message"),
     [
-        ("full", (), "with sync full there are no teams"),
-        ("full/flexible", (), "groups in a scenario are one: write flexible"),
-        ("none", (Fault(worker=0, kind="cut", at_s=1.0, for_s=1.0),), "and not the fault cut"),
+        ("full", "with sync full there are no teams"),
+        ("full/flexible", "the groups of this scenario have 2: name groups of groups"),
+        ("none/none", "or write none"),
     ],
 )
-def test_what_is_not_simulated_is_refused(mode, faults, message):
+def test_what_is_not_simulated_is_refused(mode, message):
     with pytest.raises(UsageError, match=message):
-        run_teams(two_sites(), mode, faults=faults)
+        run_teams(two_sites(), mode)

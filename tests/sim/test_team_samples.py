@@ -78,6 +78,42 @@ def test_each_sample_is_used_once_when_teams_die_and_hang(seed):
     check_samples(events, length=3001, epochs=2)
 
 
+@pytest.mark.parametrize("seed", SEEDS[:40])
+def test_each_sample_is_used_once_when_workers_are_cut_off_and_replaced(seed):
+    rng = random.Random(1000 + seed)
+    scenario = random_scenario(rng)
+    cuts = [
+        Fault(worker=worker, kind="cut", at_s=rng.uniform(0, 3), for_s=rng.uniform(0.1, 1.4))
+        for worker in rng.sample(range(len(scenario.worker_nodes)), 2)
+    ]
+    result, events = run_teams(
+        scenario,
+        MODES[seed % len(MODES)],
+        samples=3001,
+        epochs=2,
+        faults=[*random_faults(rng, scenario), *cuts],
+        seed=seed,
+        respawns=2,
+    )
+    assert result.problem is None
+    check_samples(events, length=3001, epochs=2)
+
+
+def test_who_comes_to_a_team_whose_state_is_lost_ends_and_the_others_go_on():
+    hang = Fault(worker=2, kind="hang", at_s=0.5, for_s=1e6)
+    faults = [Fault(worker=1, kind="kill", at_s=0.4), hang]
+    nodes = tuple(SimulatedNode(name=name, speed=0.2) for name in "abc")
+    result, events = run_teams(
+        Scenario(nodes=nodes, respawn_s=0.2),
+        "percentage(0.2)",
+        samples=6000,
+        faults=faults,
+        respawns=1,
+    )
+    assert result.problem is None
+    check_samples(events, length=6000, epochs=2)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_the_samples_of_a_team_that_dies_are_used_by_the_others(mode):
     faults = [Fault(worker=one, kind="kill", at_s=1.0) for one in (2, 3)]

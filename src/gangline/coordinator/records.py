@@ -166,6 +166,12 @@ class Merged(Record, frozen=True, kw_only=True, tag="merged"):
     """Whether all teams were merged: only then do their samples count."""
 
 
+class RoundsLost(Record, frozen=True, kw_only=True, tag="rounds_lost"):
+    """The coordinator was started again: rounds up to this one may have been opened, and are lost."""
+
+    number: int
+
+
 AnyRecord = (
     Greeted
     | Founded
@@ -182,6 +188,7 @@ AnyRecord = (
     | Leased
     | Emptied
     | Merged
+    | RoundsLost
     | Closed
     | InTeam
 )

@@ -2,7 +2,9 @@
 """The runtime's twin under a virtual clock: simulated workers, the same decisions, the same log."""
 
 from gangline.simulation.course import Course as Course
+from gangline.simulation.course import Outage as Outage
 from gangline.simulation.course import Recovery as Recovery
+from gangline.simulation.course import Switch as Switch
 from gangline.simulation.run import SimulationResult as SimulationResult
 from gangline.simulation.run import simulate as simulate
 from gangline.simulation.scenario import Scenario as Scenario

@@ -14,6 +14,20 @@ if TYPE_CHECKING:
     from gangline.spec.view import View
 
 
+class Switch(NamedTuple):
+    """An operator has groups held together in another way."""
+
+    at_s: float
+    sync: str
+
+
+class Outage(NamedTuple):
+    """The coordinator is killed, and started again later with what it has kept."""
+
+    at_s: float
+    for_s: float
+
+
 class Course(msgspec.Struct, frozen=True, kw_only=True):
     """What lies before a run, beyond its number of steps."""
 
@@ -22,6 +36,10 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     faults: FaultPlan = FaultPlan()
     respawns: int = 0
     """How many killed workers are started again, each as a newcomer with a number of its own."""
+    switches: tuple[Switch, ...] = ()
+    """Where groups train at their own pace: when that is changed."""
+    outages: tuple[Outage, ...] = ()
+    """When the coordinator is away."""
 
     def __post_init__(self) -> None:
         if self.samples is not None and self.samples < 1:

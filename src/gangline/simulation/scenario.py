@@ -30,11 +30,12 @@ from gangline.simulation.links import SimulatedLink, Spell, check_ends, check_li
 from gangline.simulation.workers import SimulatedWorkers, Slowdown
 from gangline.spec.cluster import check_names
 from gangline.spec.errors import UsageError
+from gangline.spec.exchange.structure import RING, Structure
 from gangline.spec.sync import parse_sync
 from gangline.spec.toml import read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 
@@ -208,6 +209,18 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         return tuple(tuple(group) for group in found.values())
 
+    @property
+    def structure(self) -> Structure | None:
+        """The groups as a tree, by the parts of their names; None where each worker is for itself."""
+        nodes = self.worker_nodes
+        paths = {
+            group: tuple(nodes[group[0]].group.split("/")) if nodes[group[0]].group else (group,)
+            for group in self.groups
+        }
+        if len(paths) == len(nodes) and all(len(path) == 1 for path in paths.values()):
+            return None
+        return _tree({path: group for group, path in paths.items()})
+
     def founders(self, *, global_batch: int) -> WorkersJoined:
         """All workers, joining. Their speeds are for the run to find out."""
         nodes = self.worker_nodes
@@ -254,6 +267,19 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 for throttle in throttles_of(node)
             ]
         return tuple(found)
+
+
+def _tree(paths: Mapping[tuple[object, ...], tuple[int, ...]]) -> Structure:
+    """A ring of each group's members, and rings of their leaders above."""
+    if () in paths:
+        return Structure.flat(paths[()])
+    inside: dict[object, dict[tuple[object, ...], tuple[int, ...]]] = {}
+    for path, members in paths.items():
+        inside.setdefault(path[0], {})[path[1:]] = members
+    groups = tuple(_tree(part) for part in inside.values())
+    if len(groups) == 1:
+        return groups[0]
+    return Structure(topology=RING, leader=groups[0].leader, groups=groups)
 
 
 def _given(value: float | None, otherwise: float) -> float:

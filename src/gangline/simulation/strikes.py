@@ -84,8 +84,7 @@ class Strikes:
             life.when_awake.append(lambda: self._strike(fault, step=step))
             return
         if step is None:
-            is_in_group = life.lost_group_s is None
-            step = world.position.step if is_in_group else life.position.step
+            step = world.position_of(life).step
         self.fired.append(fault)
         world.sink(
             FaultFired(
@@ -108,8 +107,9 @@ class Strikes:
     def _hang(self, life: Life, for_s: float) -> None:
         world = self._world
         life.struck_s, life.hung_until = world.now, world.now + for_s
-        if world.round is not None and world.round.holds(life.worker):
-            world.round.delay(life.worker, until=life.hung_until, now=world.now)
+        present = world.round_of(life)
+        if present is not None and present.holds(life.worker):
+            present.delay(life.worker, until=life.hung_until, now=world.now)
         world.later(for_s, lambda: self._wake(life))
 
     def _wake(self, life: Life) -> None:
@@ -128,7 +128,7 @@ class Strikes:
         assert fault.for_steps is not None
         before = life.slow_factor if step < life.slow_until else 1.0
         life.slow_factor, life.slow_until = 1 / fault.to, step + fault.for_steps
-        present = self._world.round
+        present = self._world.round_of(life)
         if present is not None and present.holds(life.worker):
             present.slow_down(life.worker, life.slow_factor / before, now=self._world.now)
 

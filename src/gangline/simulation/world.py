@@ -41,6 +41,7 @@ class World:
         self.is_recalled = False
         """Whether the group was ended between two rounds: its members find out in the next."""
         self.recoveries: list[Recovery] = []
+        self._latencies = [node.latency_s for node in scenario.worker_nodes]
         self.progress_s = 0.0
         """When something last happened that may lead on."""
 
@@ -54,9 +55,17 @@ class World:
         """The workers of the present view, by rank."""
         return [] if self.view is None else [self.lives[one] for one in self.view.members]
 
+    def round_of(self, life: Life) -> Round | None:
+        """What a worker's group is at."""
+        return self.round
+
+    def position_of(self, life: Life) -> Position:
+        """What a worker does next."""
+        return self.position if life.lost_group_s is None else life.position
+
     def latency_s(self, life: Life) -> float:
         """How long it takes until the coordinator has what a worker says, and has answered."""
-        return self.scenario.worker_nodes[life.row].latency_s
+        return self._latencies[life.row]
 
     def later(self, after_s: float, action: Callable[[], None]) -> None:
         """Has `action` run after so many seconds."""

@@ -60,6 +60,22 @@ def test_a_pending_round_is_closed_for_who_comes_back_after_a_restart(journal: P
     assert room.last(0, RoundOpened).number > closed.number
 
 
+def test_round_numbers_are_never_used_twice_however_often_it_is_restarted(journal: Path) -> None:
+    room = founded(sync="percentage(0.5)", journal=FileJournal(journal))
+    opened = []
+    for number in range(1, 7, 2):
+        for worker in (0, 1):
+            room.lease(worker, 0)
+            room.step_of(worker, number)
+            room.step_of(worker, number + 1)
+        opened.append(room.last(0, RoundOpened).number)
+        restart(room, journal)
+        for worker in (0, 1):
+            room.hello(worker)
+            assert room.last(worker, RoundClosed).number >= opened[-1], "it is lost"
+    assert opened == sorted(set(opened))
+
+
 def test_a_committed_round_is_told_again_after_a_restart(journal: Path) -> None:
     room = founded(sync="percentage(0.5)", journal=FileJournal(journal))
     for worker in (0, 1):

@@ -22,7 +22,7 @@ from gangline.simulation import Course, Scenario, SimulationResult, simulate_tea
 from gangline.simulation import simulate as run_simulation
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import FaultPlan
-from gangline.spec.sync import AUTO, Sync, parse_sync
+from gangline.spec.sync import FULL, Sync, parse_sync
 from gangline.spec.view import View
 
 SAMPLES_PER_WORKER = 64
@@ -93,7 +93,7 @@ def simulate(
         str | None,
         typer.Option(
             metavar="MODE",
-            help="How groups keep together: full, none, percentage(0.25), local(16) or flexible; "
+            help="How groups keep together: full, none, percentage(0.25), local(16), flexible or auto; "
             "what the file says, or full, if not given.",
         ),
     ] = None,
@@ -145,7 +145,7 @@ def simulate(
         detector=load_detector(detector),
     )
     course.faults.check(workers=len(scenario.worker_nodes))
-    mode = _read_sync(scenario.sync if sync is None else sync)
+    mode = parse_sync(scenario.sync if sync is None else sync)
     extent = _Extent.of(steps, epochs=epochs, samples=samples, global_batch=options.global_batch)
     log = None if run_dir is None else log_path(run_dir, "simulator")
     witness = Witness()
@@ -153,7 +153,8 @@ def simulate(
         witness.sink = _open_log(log, run=cluster.stem, witness=witness)
     job = _Job(scenario, options, course, extent, witness, log)
     try:
-        summary = _run_teams(job, mode) if mode.is_relaxed else _run_in_step(job)
+        is_in_step = mode.kind == FULL
+        summary = _run_in_step(job) if is_in_step else _run_teams(job, mode)
     finally:
         witness.sink.close()
     if as_json:
@@ -202,16 +203,6 @@ class _Job(NamedTuple):
     def workers(self) -> int:
         """How many there are at the start."""
         return len(self.scenario.worker_nodes)
-
-
-def _read_sync(text: str) -> Sync:
-    sync = parse_sync(text)
-    if sync.kind == AUTO:
-        raise UsageError(
-            "sync auto is chosen by what a running job measures: simulate full and flexible, and "
-            "compare them"
-        )
-    return sync
 
 
 def _run_in_step(job: _Job) -> SimulationSummary:

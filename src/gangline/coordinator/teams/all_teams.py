@@ -16,7 +16,14 @@ from gangline.control.shares.parts import (
 )
 from gangline.control.sync.rounds import Report, Round, RoundClock
 from gangline.coordinator.hub import Outgoing
-from gangline.coordinator.records import Closed, Merged, Switched, TeamLost, TeamsFounded
+from gangline.coordinator.records import (
+    Closed,
+    Merged,
+    RoundsLost,
+    Switched,
+    TeamLost,
+    TeamsFounded,
+)
 from gangline.coordinator.teams.attendance import RETURN_S, Attendance
 from gangline.coordinator.teams.chronicle import Chronicle
 from gangline.coordinator.teams.leaderreach import LeaderReach
@@ -507,6 +514,8 @@ class Teams:
                 case Merged(number=number):
                     self._last_round = max(self._last_round, number)
                     merged.append(record)
+                case RoundsLost(number=number):
+                    self._last_round = max(self._last_round, number)
                 case Closed(epoch=epoch, round=number, is_complete=is_complete, regroup=regroup):
                     self._last_whole = number
                     self._has_stopped = regroup is not None
@@ -528,6 +537,8 @@ class Teams:
                 case TeamLost(team=team):
                     self.teams.pop(team, None)
         self._last_round += _ROUNDS_LOST
+        # Whoever is started next must not use the numbers that this one will.
+        self._journal.append(RoundsLost(number=self._last_round))
         for scope in self._merges.scopes:
             scope.recall(merged, lost=self._last_round, sync=self.sync)
         self._attendance.away_s = RETURN_S
