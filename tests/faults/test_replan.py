@@ -23,7 +23,6 @@ from gangline.files.tokens import OPERATOR_TOKEN
 from gangline.protocol.status import ReplanRequest, Status
 from gangline.spec.errors import LaunchError, UsageError
 from gangline.spec.event import Decision, ViewAdopted
-from gangline.spec.faults import FaultPlan
 from gangline.spec.profile import ClusterProfile
 from tree_members import ring
 
@@ -79,8 +78,10 @@ def test_the_others_go_on_in_the_new_structure_when_one_dies_while_it_changes(
 ) -> None:
     setup = Setup(epochs=3, wait={4: f"{ASKED}{RINGS}"})
     live = LiveJob(tmp_path, setup, workers=4)
-    faults = FaultPlan(faults=(kill(victim, 5, "regroup"),))
-    live.job = msgspec.structs.replace(live.job, faults=faults)
+    config = live.job.config
+    emulation = msgspec.structs.replace(config.emulation, faults=(kill(victim, 5, "regroup"),))
+    config = msgspec.structs.replace(config, emulation=emulation)
+    live.job = msgspec.structs.replace(live.job, config=config)
     with live:
         await_reported(live, 1)
         ask(live, RINGS)

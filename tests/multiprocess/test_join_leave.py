@@ -131,9 +131,9 @@ def test_a_worker_leaves_politely_on_a_signal(
 
 def test_a_worker_leaves_whose_loop_fetches_from_an_endless_generator(tmp_path: Path) -> None:
     wait = {6: "file asked", 60: "worker 1 left"}
-    setup = Setup(loop="fetches_between", epochs=14, wait=wait, think_s=0.02)
+    setup = Setup(loop="fetches_between", samples=600, epochs=1, wait=wait, think_s=0.02)
     with LiveJob(tmp_path, setup, workers=3) as job:
-        job.await_step(5)
+        job.await_step(3)
         os.kill(job.processes[1].pid, signal.SIGTERM)
         (tmp_path / "asked").touch()
         outcome = job.finish()
