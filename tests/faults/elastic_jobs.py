@@ -80,6 +80,8 @@ def _work(
     if namespace is not None:
         enter_namespace(namespace)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # A shell that starts the tests in the background has this signal ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     output = os.open(f"{folder}/{worker}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
