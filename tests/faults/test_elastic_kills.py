@@ -194,16 +194,23 @@ def test_the_others_go_on_when_their_loops_have_fetched_ahead(
 
 
 @pytest.mark.parametrize(
-    ("step", "place"),
+    ("loop", "step", "place"),
     quick_of(
-        product([5, 6, 11], ["forward", "exchange", "update"]),
-        quick=[(5, "update"), (6, "exchange"), (11, "forward")],
+        product(
+            ["fetches_ahead", "fetches_between"], [5, 6, 11], ["forward", "exchange", "update"]
+        ),
+        quick=[
+            ("fetches_ahead", 5, "update"),
+            ("fetches_ahead", 11, "forward"),
+            ("fetches_between", 6, "exchange"),
+        ],
     ),
 )
 def test_nothing_is_lost_when_loops_that_fetch_ahead_are_at_the_end_of_an_epoch(
-    tmp_path: Path, place: str, step: int
+    tmp_path: Path, loop: str, step: int, place: str
 ) -> None:
-    setup, faults = Setup(loop="fetches_ahead", validate=True), [kill(0, step, place)]
+    setup = Setup(loop=loop, validate=loop == "fetches_ahead")
+    faults = [kill(0, step, place)]
     judge(run_with(tmp_path, setup, faults), setup, faults)
 
 

@@ -129,6 +129,20 @@ def test_a_worker_leaves_politely_on_a_signal(
     assert {event.num_behind for event in regroups} == {0}, "planned: nobody had to copy anything"
 
 
+@pytest.mark.slow
+def test_a_worker_leaves_whose_loop_fetches_from_an_endless_generator(tmp_path: Path) -> None:
+    """An epoch has six steps: now and then it leaves with the first step of one."""
+    wait = {6: "file asked", 60: "worker 1 left"}
+    setup = Setup(loop="fetches_between", epochs=14, wait=wait, think_s=0.02)
+    with LiveJob(tmp_path, setup, workers=3) as job:
+        job.await_step(5)
+        os.kill(job.processes[1].pid, signal.SIGTERM)
+        (tmp_path / "asked").touch()
+        outcome = job.finish()
+    assert outcome.exit_codes == [0, 0, 0], report(outcome)
+    assert_nothing_lost(outcome, setup, finishers=[0, 2])
+
+
 def test_an_operator_takes_a_worker_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     setup = Setup(epochs=14, wait={60: "worker 1 left"})
     with LiveJob(tmp_path, setup, workers=3) as job:

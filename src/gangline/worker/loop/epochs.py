@@ -144,12 +144,14 @@ class EpochWalk:
 
     def _cross(self) -> None:
         """The loop had fetched batches of the next epoch before it computed the last of this one."""
-        progress, membership = self._progress, self._gear.membership
-        group = membership.group
-        is_closed = self._batches.ahead[0].is_void or self._close()
-        if is_closed and not self._batches.ahead[0].is_void:
+        progress, gear, first = self._progress, self._gear, self._batches.ahead[0]
+        group = gear.membership.group
+        # Where somebody was lost in the last step, that is made again first.
+        is_done = progress.position.step >= first.handout.step and not gear.departure.has_left
+        is_closed = is_done and self._close()
+        if is_closed:
             self._enter(progress.position.epoch)
-        progress.must_cut = not is_closed or membership.group != group
+        progress.must_cut = not is_closed or first.is_void or gear.membership.group != group
         if progress.must_cut:
             self._batches.void()
 
