@@ -79,18 +79,26 @@ def test_groups_of_a_structure_are_teams_that_step_together(tmp_path: Path) -> N
     }
 
 
+ROUND = "the end of a round"
+
+
 @pytest.mark.parametrize(
-    ("worker", "what"),
+    ("mode", "worker", "what"),
     quick_of(
-        product([0, 1], ["other teams", "samples"]), quick=[(0, "samples"), (1, "other teams")]
+        product(["percentage(0.5)", "local(3)"], [0, 1], ["other teams", "samples", ROUND]),
+        quick=[
+            ("percentage(0.5)", 0, "samples"),
+            ("percentage(0.5)", 1, ROUND),
+            ("local(3)", 1, "other teams"),
+        ],
     ),
-    ids=["leader-other teams", "leader-samples", "other-other teams", "other-samples"],
 )
 def test_a_team_goes_on_where_a_wait_for_the_others_was_broken_off(
-    tmp_path: Path, worker: int, what: str
+    tmp_path: Path, mode: str, worker: int, what: str
 ) -> None:
+    """Worker 0 leads its team. Where one member waits no longer, the other one may have gone on."""
     setup = replace(SETUP, breaks_off=(worker, what))
-    sync = parse_sync("percentage(0.5)")
+    sync = parse_sync(mode)
     outcome = run_with(tmp_path, setup, [], workers=4, structure=PAIRS, sync=sync)
     assert_sound(outcome, setup)
     assert any("nobody is missing" in one.reason for one in outcome.of_kind(Regrouped))

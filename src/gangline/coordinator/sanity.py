@@ -153,6 +153,7 @@ def _of_team(message: FromTeam) -> Iterator[tuple[str, object, bool]]:
             counts = ("epoch", "offset")
             yield "step", message.step, 0 <= message.step <= _MAX_STEP
             yield "after", message.after, -1 <= message.after <= MAX_COUNT
+            yield "closing", message.closing, -1 <= message.closing <= MAX_COUNT
         case RoundDone():
             counts = ("number", "epoch", "offset", "sent_bytes")
             yield "busy_s", message.busy_s, _is_between(message.busy_s, _MAX_S)

@@ -205,6 +205,8 @@ class Reached(Message, frozen=True, kw_only=True, tag="reached"):
     """Whether nothing is left for it in this epoch."""
     after: int = -1
     """The newest round that the team has taken part in."""
+    closing: int = -1
+    """The round with which the last epoch ended that the team knows to be over."""
     length: int = 0
     """How many samples the epoch has; of workers that have trained in step so far, and are to part."""
     team: int = -1

@@ -12,6 +12,7 @@ from gangline.control.sync.rounds import AWAY_S
 from gangline.coordinator import Federation
 from gangline.coordinator.server.journal import FileJournal
 from gangline.protocol.messages import (
+    EpochClosed,
     LeaseAsked,
     LeaseGranted,
     Measured,
@@ -137,13 +138,16 @@ class TeamRoom(Room):
         is_end: bool = True,
         length: int = 0,
     ) -> None:
-        rounds = [one.number for one in self.told.get(worker, []) if isinstance(one, RoundOpened)]
+        told = self.told.get(worker, [])
+        rounds = [one.number for one in told if isinstance(one, RoundOpened)]
+        ends = [one.round for one in told if isinstance(one, EpochClosed)]
         place = Reached(
             epoch=epoch,
             offset=offset,
             step=step,
             is_end=is_end,
             after=max(rounds, default=-1),
+            closing=max(ends, default=-1),
             length=length,
         )
         self.say(worker, place)

@@ -131,6 +131,18 @@ def test_the_next_epochs_samples_are_there_when_all_of_this_one_are_merged() -> 
 # --- rounds ------------------------------------------------------------------------------------------
 
 
+def test_a_member_that_has_not_heard_of_the_end_of_an_epoch_does_not_end_the_next_one() -> None:
+    """It says anew that it waits, because its wait was broken off."""
+    room = founded()
+    through_epoch(room, 0)
+    number = room.last(0, RoundOpened).number
+    room.say(0, Reached(epoch=0, offset=48, step=4, is_end=True, after=number, closing=-1))
+    room.lease(0, 0, epoch=1)
+    room.told.clear()
+    room.reach(1, 0, epoch=1)
+    assert not room.has(1, RoundOpened)
+
+
 def test_an_epoch_ends_when_all_teams_have_met_and_are_merged() -> None:
     room = founded()
     used = through_epoch(room, 0)

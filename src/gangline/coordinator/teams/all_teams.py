@@ -290,9 +290,18 @@ class Teams:
             self.lending.open_in_the_middle(team, reached)
             book = self.lending.book
         # Who has not heard that it was merged says again where it waits, when its line is back.
-        if reached.epoch >= book.epoch and reached.after >= self._last_whole:
+        is_old = reached.epoch < book.epoch or reached.after < self._last_whole
+        is_old |= self._is_over(team, reached)
+        if not is_old:
             team.reached = reached
         return self._open_if_due()
+
+    def _is_over(self, team: Team, reached: Reached) -> bool:
+        """Whether the end that a team waits for was told to it, and this crossed it on the way."""
+        closed = self._epoch_closed
+        if closed is None or not reached.is_end or team.number not in closed.teams:
+            return False
+        return reached.epoch == closed.epoch and reached.closing < closed.round
 
     def _on_done(self, team: Team, done: RoundDone) -> list[Outgoing]:
         found = self._merges.find(done.number)

@@ -208,6 +208,7 @@ class Meetings:
                     step=progress.position.step,
                     is_end=self._is_end,
                     after=progress.last_round,
+                    closing=progress.last_closing,
                     length=self._field.length if is_parting else 0,
                 )
             )

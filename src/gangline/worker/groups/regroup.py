@@ -2,7 +2,8 @@
 """What the members of a new group do first: find out who is furthest, and all become like it.
 
 The furthest member is the truth: what it has committed was summed over everybody's samples, so the
-others need its result, not a second try. Members at the same position are bit-equal already.
+others need its result, not a second try. Members at the same position are bit-equal already, once
+they have caught up in what is done beside the steps.
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ class _Standing(NamedTuple):
     has_state: bool
     """Whether it has the job's state: a newcomer has none yet."""
     position: Position
+    stage: int
+    """How far it is in what is done beside the steps."""
     orders: list[int]
     """The epochs whose orders it knows."""
 
 
-def _stand(position: Position, results: Results, has_state: bool) -> bytes:
+def _stand(position: Position, results: Results, *, has_state: bool, stage: int) -> bytes:
     orders = sorted(key[1] for key in results if key[0] == ORDER)
-    return msgspec.msgpack.encode((has_state, position, orders))
+    return msgspec.msgpack.encode((has_state, position, stage, orders))
 
 
 def become_alike(
@@ -67,10 +70,11 @@ def become_alike(
     A newcomer has no state of the job yet. If nobody has it, they `found_anew`.
     """
     compare(group, introduction)
+    own_standing = _stand(position, results, has_state=has_state, stage=snapshot.stage)
     standings = [
-        _Standing(has_one, Position(*place), orders)
-        for has_one, place, orders in map(
-            msgspec.msgpack.decode, gather_bytes(group, _stand(position, results, has_state))
+        _Standing(has_one, Position(*place), stage, orders)
+        for has_one, place, stage, orders in map(
+            msgspec.msgpack.decode, gather_bytes(group, own_standing)
         )
     ]
     first = max(standings)
@@ -84,6 +88,8 @@ def become_alike(
     behind = [rank for rank, one in enumerate(places) if one != places[root]]
     if any(standing != first for standing in standings):
         results = copy_value(group, results if group.rank == root else None, root=root)
+    if group.rank not in behind:
+        snapshot.catch_up(first.stage)
     if not behind:
         return Truth(position, results, was_behind=False, num_behind=0)
     own = snapshot.export() if group.rank == root else None

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 class Companion(Protocol):
     """Something with state that goes with that of the models."""
 
+    @property
+    def stage(self) -> int: ...
+
+    def catch_up(self, stage: int) -> None: ...
+
     def export(self) -> dict[str, Any]: ...
 
     def load(self, state: dict[str, Any], /) -> None: ...
@@ -143,6 +148,16 @@ class Snapshot:
         if self.companion is not None:
             self.companion.load(exported["companion"])
         self.restore()
+
+    @property
+    def stage(self) -> int:
+        """How far this worker is in what is done beside the steps."""
+        return -1 if self.companion is None else self.companion.stage
+
+    def catch_up(self, stage: int) -> None:
+        """Does what a member at the same position has done beside the steps already."""
+        if self.companion is not None:
+            self.companion.catch_up(stage)
 
     def load_gradients(self, values: Values | None) -> None:
         """Goes on with the gradients that the loop has carried over to the next batch."""

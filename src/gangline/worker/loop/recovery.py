@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gangline.spec.errors import ExchangeAborted
 from gangline.spec.position import NOWHERE, Position
 from gangline.worker.session import now
+from gangline.worker.sync.strategy import GroupLost
 from gangline.worker.telling.reports import tell_view
 
 if TYPE_CHECKING:
@@ -78,13 +79,17 @@ class Recovery:
                 self._progress.position = Position.at_start()
             try:
                 found = self._membership.recover(self._progress.position)
-                break
             except ExchangeAborted:  # it was given another group while it waited
                 continue
-        if found is None:
-            self.leave()
-        else:
+            if found is None:
+                self.leave()
+                return
             self._settle_in(*found)
+            try:
+                self._gear.mode.strategy.resume(self._progress.position)
+            except GroupLost:
+                continue
+            return
 
     def leave(self) -> None:
         """From here on the loader hands out nothing, and collective calls are this worker's own."""

@@ -32,6 +32,7 @@ class InStep:
     kept_at = KeptAt.STEP
     waits_at_end = True
     section = RoundSection()
+    stage = -1
 
     def __init__(self, company: Company, part: Part) -> None:
         self.company = company
@@ -50,6 +51,9 @@ class InStep:
 
     def after_step(self, agreed: Agreed | None, position: Position, *, step_s: float) -> None:
         """The step was the whole job's."""
+
+    def resume(self, position: Position) -> None:
+        """There was nothing else to wait for."""
 
     def end_epoch(self, position: Position) -> None:
         """There are no other groups."""
@@ -75,6 +79,9 @@ class InStep:
     def come_over(self) -> Strategy:
         """The others have parted, and this worker has missed it."""
         return self._part(is_parting=False)
+
+    def catch_up(self, stage: int) -> None:
+        """Nothing is done beside the steps."""
 
     def export(self) -> dict[str, Any]:
         """Nothing but the state of the models and optimizers."""

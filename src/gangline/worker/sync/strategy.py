@@ -87,6 +87,10 @@ class Strategy(Protocol):
         """A step was made in that time, and the group agreed on this. A failure breaks the group."""
         ...
 
+    def resume(self, position: Position) -> None:
+        """A new group goes on: what the old one waited for when it broke. May raise GroupLost."""
+        ...
+
     def end_epoch(self, position: Position) -> EpochEnd | None:
         """Waits for the other groups; None where there are none to wait for. May raise GroupLost."""
         ...
@@ -116,6 +120,15 @@ class Strategy(Protocol):
 
     def come_over(self) -> Strategy:
         """This worker was given another group, of which nothing is known yet: the strategy there."""
+        ...
+
+    @property
+    def stage(self) -> int:
+        """How far this worker is in what is done beside the steps: compared by a new group."""
+        ...
+
+    def catch_up(self, stage: int) -> None:
+        """Does what another member after the same step has done already; may wait for it."""
         ...
 
     def export(self) -> dict[str, Any]:

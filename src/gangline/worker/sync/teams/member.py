@@ -101,6 +101,11 @@ class TeamMember:
         except ExchangeError as error:
             self._membership.fail(error, position)
 
+    def resume(self, position: Position) -> None:
+        """Stops for the other teams, where the old group had stopped for them."""
+        with self._breaking(position):
+            self._team.stop_if_due(position)
+
     def end_epoch(self, position: Position) -> EpochEnd:
         """Waits until all teams are merged; where they part in another way, until they have."""
         if self._membership.is_broken:
@@ -147,6 +152,15 @@ class TeamMember:
         """This worker was given another team."""
         self._team.move()
         return self
+
+    @property
+    def stage(self) -> int:
+        """The last round of merging that is over for this worker."""
+        return self._team.merging.ended
+
+    def catch_up(self, stage: int) -> None:
+        """Ends the round that another member has ended already."""
+        self._team.catch_up(stage)
 
     def export(self) -> dict[str, Any]:
         """What a member of the same team needs to go on as this one does."""

@@ -68,6 +68,10 @@ class Merging:
         self._leaders: dict[int, Leaders] = {}
         """By level."""
         self._last = -1
+        self.ended = -1
+        """The newest round that is over for this worker."""
+        self.num_steps = 0
+        """How many steps the team has made since all teams waited for each other last."""
         self._opened: RoundOpened | None = None
         self._exchange: Exchange | None = None
         self._copy: Copy | None = None
@@ -119,6 +123,7 @@ class Merging:
         start_s = time.perf_counter()
         opened = self._opened
         self._burden.add(step_s, is_calm=opened is None)
+        self.num_steps += 1
         if opened is None:
             if least.opened > max(self._last, least.closed):
                 self.begin(least.opened, mark)
@@ -213,6 +218,9 @@ class Merging:
             leaders = self._leaders_at(self._opened.level)
             leaders.break_off(self._exchange)
             leaders.undo()
+        if is_committed and self._opened.is_whole:
+            self.num_steps = 0
+        self.ended = self._opened.number
         fault = None if self._exchange is None else self._exchange.fault
         self._opened = self._exchange = self._copy = self._mean = None
         self._judge(fault)
@@ -268,6 +276,20 @@ class Merging:
         self._client.wait_post(lambda: post.newest_closed >= number or None, "the end of a round")
         return self._end(sync)
 
+    def catch_up(self, number: int, sync: Sync) -> Sync:
+        """Another member of the team has ended this round: so does this one, after the same step."""
+        if self.ended >= number:
+            return sync
+        post, opened = self._client.post, self._opened
+        if opened is not None:
+            number = opened.number
+            self._client.wait_post(
+                lambda: post.newest_closed >= number or None, "the end of a round"
+            )
+            return self._end(sync)
+        self.ended = self._last = number  # it cannot have been committed without this member
+        return sync
+
     # --- for members that come later -------------------------------------------------------------
 
     def export(self) -> dict[str, Any]:
@@ -275,9 +297,11 @@ class Merging:
         opened = self._opened
         return {
             "last": self._last,
+            "ended": self.ended,
+            "steps": self.num_steps,
             "opened": None
             if opened is None
-            else [opened.number, opened.group, opened.is_whole, opened.level],
+            else [opened.number, opened.group, opened.is_whole, opened.level, opened.leaders],
             "copy": None if self._copy is None else [self._copy.values, [*self._copy.counters]],
             "mean": None if self._mean is None else [self._mean.values, [*self._mean.counters]],
             "mark": list(self._mark),
@@ -289,10 +313,11 @@ class Merging:
     def load(self, state: dict[str, Any]) -> None:
         """Becomes like the member that exported this."""
         self.drop()
-        self._last = state["last"]
+        self._last, self.ended, self.num_steps = state["last"], state["ended"], state["steps"]
         if state["opened"] is not None:
-            number, group, is_whole, level = state["opened"]
-            # Who comes later never leads this round: if its leader is lost, it counts nothing.
+            number, group, is_whole, level, leaders = state["opened"]
+            if self._place.worker in leaders:  # nobody leads it now, so it must be made again
+                self._client.send(RoundFailed(number=number, error="its leader has fallen behind"))
             self._opened = RoundOpened(
                 number=number,
                 group=group,

@@ -56,8 +56,6 @@ class Teamwork:
         self.sync = sync
         self._epoch = -1
         self._order = TeamOrder()
-        self._steps = 0
-        """How many steps were made since the last stop."""
         self._last_closing = -1
         self._is_epoch_over = True
 
@@ -108,13 +106,18 @@ class Teamwork:
         """A step was made, and all members of the team agree on these stages."""
         mark = (position.epoch, position.start)
         self.sync = self.merging.advance(least, most, mark=mark, sync=self.sync, step_s=step_s)
-        self._steps += 1
-        if self.sync.kind == LOCAL and self._steps >= self.sync.steps:
+        self.stop_if_due(position)
+
+    def stop_if_due(self, position: Position) -> None:
+        """Waits for the other teams where the team has made so many steps."""
+        if self.sync.kind == LOCAL and self.merging.num_steps >= self.sync.steps:
             self.meet(position, is_end=False)
 
     def meet(self, position: Position, *, is_end: bool) -> EpochClosed | None:
         """Stops until all teams are merged; at the end of an epoch, how that ended."""
         self.sync = self.merging.complete(self.sync)
+        if not is_end and not self.merging.num_steps:
+            return None  # that was the round for which all teams stop
         mark = (position.epoch, position.start)
         self._client.send(
             Reached(
@@ -123,6 +126,7 @@ class Teamwork:
                 step=position.step,
                 is_end=is_end,
                 after=self.merging.last,
+                closing=self._last_closing,
                 length=self.length if self.is_parting else 0,
             )
         )
@@ -137,17 +141,13 @@ class Teamwork:
             found = self._client.wait_post(partial(self._find_news, mark[0], is_end), "other teams")
             if isinstance(found, EpochClosed):
                 self._last_closing = found.round
-                self._steps = 0
                 self._is_epoch_over = found.is_complete
                 post.forget_lease(self._epoch, len(self._order))
                 return found
             assert isinstance(found, RoundOpened)
             self.merging.begin(found.number, mark)
             self.sync = self.merging.complete(self.sync)
-            closed = post.closing(found.number)
-            is_merged = closed is not None and closed.is_committed
-            if is_merged and found.is_whole and not is_end:
-                self._steps = 0
+            if not is_end and not self.merging.num_steps:
                 return None
 
     def _find_news(self, epoch: int, is_end: bool) -> EpochClosed | RoundOpened | None:
@@ -163,6 +163,10 @@ class Teamwork:
         is_first = opened is None or opened.number > closed.round
         return closed if is_news and is_first else opened
 
+    def catch_up(self, stage: int) -> None:
+        """Ends the round that another member of the team has ended after the same step."""
+        self.sync = self.merging.catch_up(stage, self.sync)
+
     # --- for members that come later -------------------------------------------------------------
 
     def export(self) -> dict[str, Any]:
@@ -170,7 +174,6 @@ class Teamwork:
         return {
             "merging": self.merging.export(),
             "sync": str(self.sync),
-            "steps": self._steps,
             "closing": self._last_closing,
             "epoch": self._epoch,
             "order": [[*lease] for lease in self._order.leases],
@@ -182,7 +185,7 @@ class Teamwork:
         """Becomes like the member that exported this."""
         self.merging.load(state["merging"])
         self.sync = parse_sync(state["sync"])
-        self._steps, self._last_closing = state["steps"], state["closing"]
+        self._last_closing = state["closing"]
         self._epoch, self._is_epoch_over = state["epoch"], state["is_over"]
         self.is_parting = state["is_parting"]
         self._order = TeamOrder(Lease(*lease) for lease in state["order"])

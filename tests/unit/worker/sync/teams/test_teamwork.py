@@ -62,6 +62,7 @@ class Rounds:
     def __init__(self, line: Line) -> None:
         self._line = line
         self.last = -1
+        self.num_steps = 3
         self.begun: list[tuple[int, tuple[int, int]]] = []
 
     def begin(self, number: int, mark: tuple[int, int]) -> None:
@@ -69,11 +70,15 @@ class Rounds:
         self.begun.append((number, mark))
 
     def complete(self, sync: Sync) -> Sync:
+        newest = self._line.post.opening(self.last)
+        if newest is not None and newest.is_whole:
+            self.num_steps = 0
         return sync
 
     def advance(
         self, least: Any, most: Any, *, mark: tuple[int, int], sync: Sync, step_s: float
     ) -> Sync:
+        self.num_steps += 1
         return sync
 
     def drop(self) -> None:
@@ -188,6 +193,7 @@ def test_a_team_that_stopped_goes_on_after_a_round_that_all_waited_for(
 def test_a_team_stops_after_so_many_steps(team: Any, line: Line) -> None:
     line.post.put(opened(0, is_whole=True))
     line.post.put(closed(0))
+    team.merging.num_steps = 0
     for step in (1, 2, 3):
         team.after_step(None, None, at(0, 4 * step, step=step), step_s=0.1)
     assert [one.step for one in line.sent] == [2]
