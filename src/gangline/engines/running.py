@@ -9,6 +9,7 @@ result = run_job(job)
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,10 @@ def run_job(
 ) -> JobResult:
     """Runs a job to its end. No process of it is left when this returns or raises."""
     base = os.environ if environment is None else environment
-    engine = LocalEngine(job.commands(base, cores=count_cores()))
+    # Code behind a training loop must not take a job that is ended for one that is trained. Who
+    # joined a job that goes on elsewhere leaves it.
+    end_by = signal.SIGINT if job.coordinator is None else signal.SIGTERM
+    engine = LocalEngine(job.commands(base, cores=count_cores()), end_by=end_by)
     path = log_path(job.run_dir, "launcher")
     started_s = time.monotonic()
     with EventWriter(path, run=job.run, source="launcher") as events:

@@ -65,13 +65,15 @@ class SilentWatcher:
 
 
 class StopRequest:
-    """Whether the launcher has been told to end, and by which signal."""
+    """Whether the launcher has been told to end, by which signal, and whether more than once."""
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self.is_urgent = False
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler. The first signal is the one that counts."""
+        """The signal handler. The first signal is the one that counts; a second one means: now."""
+        self.is_urgent = self.number is not None
         if self.number is None:
             self.number = number
 
@@ -110,7 +112,7 @@ def supervise(
         so_far = _conclude(engine.results, request, keeps_going, end)
         if so_far.status != "done":
             beyond.dissolve(so_far.reason)
-        engine.stop()
+        engine.stop(is_hurried=lambda: request.is_urgent)
         _tell(watcher, engine.results, told)
         beyond.await_dissolved()
         watcher.tick()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.live import Live
 from rich.text import Text
 
+from gangline.cli.run.interrupts import InterruptFilter
 from gangline.eventlog import log_path, tail_events
 from gangline.files.plainfile import open_plain
 from gangline.spec.errors import LogError
@@ -126,6 +127,7 @@ class OutputFollower:
         self._offset = 0
         self._rest = b""
         self._is_shown = is_shown
+        self._filter = InterruptFilter()
         self.has_shown = False
         """Whether something was shown."""
 
@@ -150,20 +152,22 @@ class OutputFollower:
         self._offset += len(block)
         *lines, self._rest = (self._rest + block).split(b"\n")
         for line in lines:
-            self._show(line)
+            self._show(self._filter.take(line))
 
     def close(self) -> None:
         """Shows the rest, also a last line without an end."""
         self.tick()
         if self._rest:
-            self._show(self._rest)
+            self._show(self._filter.take(self._rest))
             self._rest = b""
+        self._show(self._filter.close())
 
-    def _show(self, line: bytes) -> None:
-        self.has_shown = True
-        # Of a line that was written over (a progress bar), the last state is shown.
-        last = line.rstrip(b"\r").rpartition(b"\r")[2]
-        self._console.print(Text(self._prefix + last.decode(errors="replace")))
+    def _show(self, lines: list[bytes]) -> None:
+        for line in lines:
+            self.has_shown = True
+            # Of a line that was written over (a progress bar), the last state is shown.
+            last = line.rstrip(b"\r").rpartition(b"\r")[2]
+            self._console.print(Text(self._prefix + last.decode(errors="replace")))
 
 
 class ScreenWatcher:
