@@ -64,7 +64,7 @@ COMMAND = [sys.executable, "-c", "from gangline.cli.main import main; main()", "
 
 
 def until(condition: Callable[[], bool], *, what: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.01)

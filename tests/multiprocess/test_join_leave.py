@@ -119,10 +119,13 @@ def test_a_worker_leaves_politely_on_a_signal(
         (tmp_path / "asked").touch()
         outcome = job.finish()
     assert outcome.exit_codes == [0, 0, 0], report(outcome)
-    assert_nothing_lost(outcome, setup, finishers=[one for one in range(3) if one != leaver])
+    others = [one for one in range(3) if one != leaver]
+    assert_nothing_lost(outcome, setup, finishers=others)
     (said,) = [e for e in outcome.events if isinstance(e, Decision) and e.what == "leave"]
     assert f"worker {leaver} left before step" in said.reason
     assert "SIGTERM" in said.reason
+    places = [outcome.results[one]["place"] for one in (*others, leaver)]
+    assert places == [(0, 2), (1, 2), (2, 2)], "who has left is behind all"
     step = int(said.numbers["step"] or 0)
     assert max(outcome.steps_of(leaver)) == step - 1
     regroups = [event for event in outcome.events if isinstance(event, Regrouped)]

@@ -71,6 +71,8 @@ class Departure:
         client = session.client
         self._signal = LeaveSignal() if client is not None and client.is_elastic else None
         self.has_left = False
+        self.num_behind: int | None = None
+        """How many workers the job had without this one when it left; None: it is one of them."""
 
     def is_due(self, view: View) -> bool:
         """Between two steps, the next of which is cut by `view`: whether this worker goes now."""
@@ -95,9 +97,10 @@ class Departure:
     def leave(self, *, step: int, t: float) -> None:
         """Goes. Who was the last stays what it was; anybody else is no member of anything now."""
         self.has_left = True
-        size = self._session.group.size
-        if size > 1:
-            self._session.communicator.renew(OutsiderGroup(rank=size))
+        others = self._count_others()
+        self.num_behind = others or None
+        if self._session.group.size > 1:
+            self._session.communicator.renew(OutsiderGroup(rank=others))
         why = "got SIGTERM" if self._signal is not None and self._signal.is_received else "asked to"
         self._session.record(
             Decision(
@@ -107,6 +110,15 @@ class Departure:
                 numbers={"worker": float(self._session.place.worker), "step": float(step)},
             )
         )
+
+    def _count_others(self) -> int:
+        """How many go on, by the newest view: this worker may have heard of it when it was out."""
+        client = self._session.client
+        assert client is not None
+        view = client.view(client.newest_view)
+        if view.whole is not None:
+            return view.whole.workers - (self._session.place.worker in view.members)
+        return len({*view.members} - {self._session.place.worker})
 
     def _tell_exhausted(self) -> None:
         """Who takes this worker's place shall not run out of memory, too."""
