@@ -196,10 +196,14 @@ def stop_signals() -> Iterator[StopRequest]:
 
 
 def find_cause(results: Sequence[WorkerResult]) -> WorkerResult | None:
-    """The worker that made the job fail, of those that ended: not an echo, if there is another."""
+    """The worker that made the job fail, of those that ended: not an echo, if there is another.
+
+    Nor one that the others could go on without, if there is one whose error is everybody's.
+    """
     failed = [result for result in results if result.has_failed]
     causes = [result for result in failed if not _is_echo(result)]
-    return next(iter(causes or failed), None)
+    fatal = [result for result in causes if not _is_survivable(result, keeps_going=False)]
+    return next(iter(fatal or causes or failed), None)
 
 
 def _should_stop(results: Sequence[WorkerResult], *, keeps_going: bool) -> bool:
