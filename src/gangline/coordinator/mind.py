@@ -141,6 +141,11 @@ class Mind:
         return () if self._control is None else self._control.members
 
     @property
+    def come(self) -> int:
+        """How many workers have come; none once the job is over."""
+        return 0 if self._is_over else len(self._roster.hellos)
+
+    @property
     def is_connected(self) -> bool:
         """Whether any of the members is connected."""
         return any(self._roster.workers[member].is_connected for member in self.members)

@@ -79,6 +79,7 @@ class _Recorder:
         self._coordination = coordination
         self._beyond = beyond
         self._main = -1
+        self._come = 0
 
     def tick(self) -> None:
         self._coordination.tick()
@@ -86,7 +87,14 @@ class _Recorder:
         if main not in (-1, self._main):
             self._main = main
             self.main_is(main)
+        come = self._beyond.come
+        if come not in (0, self._come):
+            self._come = come
+            self.begins(come)
         self._watcher.tick()
+
+    def begins(self, come: int) -> None:
+        self._watcher.begins(come)
 
     def main_is(self, worker: int) -> None:
         self._watcher.main_is(worker)

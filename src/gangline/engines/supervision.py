@@ -41,6 +41,9 @@ class Watcher(Protocol):
     def worker_ended(self, result: WorkerResult) -> None:
         """A worker has ended."""
 
+    def begins(self, come: int) -> None:
+        """Before anybody trains: so many workers have come by now."""
+
     def main_is(self, worker: int) -> None:
         """This worker prints and saves from here on."""
 
@@ -55,6 +58,9 @@ class SilentWatcher:
         """Nothing to do."""
 
     def worker_ended(self, result: WorkerResult) -> None:
+        """Nothing to do."""
+
+    def begins(self, come: int) -> None:
         """Nothing to do."""
 
     def main_is(self, worker: int) -> None:

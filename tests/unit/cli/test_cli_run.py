@@ -401,6 +401,24 @@ def test_progress_is_a_plain_line_now_and_then_when_there_is_no_terminal(tmp_pat
     assert shown.getvalue() == "starting\n"
 
 
+def test_the_line_says_who_is_waited_for_before_the_first_step(tmp_path: Path) -> None:
+    job = Job(
+        config=RunConfig(cluster=Cluster.of_speeds((1.0, 1.0))),
+        run_dir=tmp_path,
+        script=tmp_path / "train.py",
+    )
+    shown = io.StringIO()
+    screen = ScreenWatcher(job, Console(file=shown), show_progress=True, show_output=False)
+    with screen:
+        assert screen._feed.line() == "starting"
+        screen.begins(1)
+        assert screen._feed.line() == "starting: 1 of 2 workers are here"
+        screen.begins(2)
+        assert screen._feed.line() == "preparing: all 2 workers are here"
+        screen.main_is(0)
+        assert screen._feed.line() == "prepared: the first step is under way"
+
+
 def test_progress_is_one_rewritten_line_when_there_is_a_terminal(tmp_path: Path) -> None:
     now_s = [0.0]
     shown = io.StringIO()

@@ -42,6 +42,8 @@ class StepFeed:
         self._offset = 0
         self._recent: deque[StepDone] = deque()
         self._global_batch = 0
+        self.stage = "starting"
+        """What is shown before the first step."""
 
     def follow(self, path: Path) -> None:
         """Another worker's log is followed from here on."""
@@ -66,7 +68,7 @@ class StepFeed:
     def line(self) -> str:
         """Epoch, step, and the pace of the last seconds."""
         if not self._recent:
-            return "starting"
+            return self.stage
         last = self._recent[-1]
         text = f"epoch {last.epoch}  step {last.step}"
         elapsed_s = last.t - self._recent[0].t
@@ -222,8 +224,16 @@ class ScreenWatcher:
         if self._progress is not None:
             self._progress.tick()
 
+    def begins(self, come: int) -> None:
+        """Shows how many are here: the first step waits for all."""
+        expected = len(self._job.speeds)
+        self._feed.stage = f"starting: {come} of {expected} workers are here"
+        if come >= expected:
+            self._feed.stage = f"preparing: all {come} workers are here"
+
     def main_is(self, worker: int) -> None:
         """From here on, this worker's output and progress are shown; unless it is elsewhere."""
+        self._feed.stage = "prepared: the first step is under way"
         if worker not in self._followers:
             return
         self._feed.follow(log_path(self._job.run_dir, f"worker {worker}"))
