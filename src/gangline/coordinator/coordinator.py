@@ -10,7 +10,6 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING
 
-from gangline.control.members.watch import MIN_PATIENCE_S
 from gangline.coordinator.federation import Federation
 from gangline.coordinator.inputs import (
     Connected,
@@ -27,7 +26,6 @@ from gangline.coordinator.inputs import (
 )
 from gangline.coordinator.outbox import Outbox
 from gangline.coordinator.outputs import Admitted, Output, Refusal, Send, Stumbled
-from gangline.coordinator.replanning import Planning
 from gangline.coordinator.survey import Survey
 from gangline.protocol.lifeline import Dissolve, ProcessEnded
 from gangline.protocol.messages import FromSurveyor
@@ -37,45 +35,31 @@ from gangline.spec.sync import parse_sync
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gangline.control.detection import Detector
     from gangline.coordinator.hub import Outgoing
     from gangline.coordinator.records import AnyRecord
+    from gangline.coordinator.settings import Settings
     from gangline.protocol.lifeline import Standing
     from gangline.protocol.status import Status, SurveyStatus
     from gangline.spec.exchange.address import WireAddress
-    from gangline.spec.profile import ClusterProfile
 
 
 class Coordinator:
     """Everything that a job's coordinator knows and decides."""
 
     def __init__(
-        self,
-        *,
-        run: str,
-        expected_workers: int,
-        now: float,
-        records: Sequence[AnyRecord] = (),
-        reserved: int = 0,
-        profile: ClusterProfile | None = None,
-        detector: Detector | None = None,
-        patience_s: float = MIN_PATIENCE_S,
+        self, settings: Settings, *, now: float, records: Sequence[AnyRecord] = ()
     ) -> None:
-        """Goes on where `records` end. Workers bring the numbers below `reserved` themselves.
+        """Goes on where `records` end.
 
         What is to be done because of that comes with the outputs of the first input.
         """
         self._outbox = Outbox(records, now)
         self._job = Federation(
-            run=run,
-            expected_workers=expected_workers,
+            settings,
             events=self._outbox,
             clock=self._outbox.clock,
-            reserved=reserved,
             journal=self._outbox,
-            planning=Planning(profile=profile, plans=self._outbox),
-            detector=detector,
-            patience_s=patience_s,
+            plans=self._outbox,
         )
         self._survey: Survey | None = None
         self._addresses: dict[int, WireAddress] = {}

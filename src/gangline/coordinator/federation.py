@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.control.members.watch import MIN_PATIENCE_S
 from gangline.control.sync.autosync import SyncWatch
 from gangline.coordinator.hub import LEFT_BEHIND, OVER, Hub, Outgoing
 from gangline.coordinator.records import Ended, NoJournal
@@ -50,9 +49,9 @@ from gangline.spec.view import View
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gangline.control.detection import Detector
     from gangline.coordinator.records import Journal
-    from gangline.coordinator.replanning import Planning
+    from gangline.coordinator.replanning import PlanSink
+    from gangline.coordinator.settings import Settings
     from gangline.coordinator.teams.team import Team
     from gangline.eventlog import EventSink
     from gangline.planning.structure.relaxing import SyncChoice
@@ -66,41 +65,22 @@ class Federation:
 
     def __init__(
         self,
+        settings: Settings,
         *,
-        run: str,
-        expected_workers: int,
         events: EventSink,
         clock: Callable[[], float],
-        reserved: int = 0,
         journal: Journal | None = None,
-        planning: Planning | None = None,
-        detector: Detector | None = None,
-        patience_s: float = MIN_PATIENCE_S,
+        plans: PlanSink | None = None,
     ) -> None:
-        """Goes on where the journal ends. Workers bring the numbers below `reserved` themselves.
-
-        A worker that others wait for may be silent for `patience_s` at least.
-        """
-        self._patience_s = patience_s
-        self._run = run
+        """Goes on where the journal ends; `plans` keeps the structures that are planned."""
+        self._settings = settings
         self._events = events
         self._clock = clock
         self._journal = journal or NoJournal()
-        self._root = Hub(
-            run=run,
-            expected_workers=expected_workers,
-            events=events,
-            clock=clock,
-            reserved=reserved,
-            journal=self._journal,
-            planning=planning,
-            detector=detector,
-            patience_s=patience_s,
-        )
-        self._factory = TeamFactory(run, events, clock, self._journal, detector, patience_s)
+        self._root = Hub(settings, events=events, clock=clock, journal=self._journal, plans=plans)
+        self._factory = TeamFactory(settings, events, clock, self._journal)
         self._teams: Teams | None = None
-        self._profile = None if planning is None else planning.profile
-        self._founder = Founder(self._root, self._factory, self._journal, self._profile)
+        self._founder = Founder(self._root, self._factory, self._journal, settings.profile)
         self._choice: SyncChoice | None = None
         self._watch: SyncWatch | None = None
         self._kept_for = ""
@@ -303,7 +283,7 @@ class Federation:
             reason=f"{len(views)} teams, held together by {self._teams.sync}",
         )
         return Status(
-            run=self._run,
+            run=self._settings.run,
             expected_workers=parts[0].expected_workers,
             workers=sorted(
                 (worker for part in parts for worker in part.workers), key=lambda one: one.worker
@@ -337,7 +317,7 @@ class Federation:
             if self._teams is None and self._root.control is None:
                 self._watch = SyncWatch(self._clock(), levels=ready.sync.levels)
             ready = msgspec.structs.replace(ready, sync=sync)
-        profile = self._profile
+        profile = self._settings.profile
         if ready.sync.is_relaxed and ready.structure is None and profile is not None:
             ready = msgspec.structs.replace(ready, structure=groups_by_place(profile))
         return ready
@@ -376,7 +356,7 @@ class Federation:
 
     def _choose(self, ready: Ready, *, levels: int) -> Sync:
         """What `auto` is, by what is known of the links."""
-        choice = choose_sync(self._profile, ready.gradient_bytes, levels=levels)
+        choice = choose_sync(self._settings.profile, ready.gradient_bytes, levels=levels)
         if ready.must_stay:
             choice = choice._replace(sync=IN_STEP, reason=f"in step: {ready.must_stay}")
         if choice != self._choice:
@@ -453,7 +433,7 @@ class Federation:
             journal=self._journal,
             clock=self._clock,
             hellos=self._root.hellos,
-            patience_s=self._patience_s,
+            patience_s=self._settings.patience_s,
         )
 
     def _team_for(self, replaces: int, *, unreached: frozenset[int] = frozenset()) -> Team:

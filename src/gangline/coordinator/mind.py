@@ -23,13 +23,12 @@ from gangline.control import (
     decide,
 )
 from gangline.control.members.changes import Changes
-from gangline.control.members.watch import MIN_PATIENCE_S
 from gangline.coordinator.members.homecoming import Homecoming
 from gangline.coordinator.members.lookout import Lookout
 from gangline.coordinator.members.roster import Roster
 from gangline.coordinator.memory import Memory, replay
 from gangline.coordinator.records import Ended, Journal, NoJournal, Published
-from gangline.coordinator.replanning import Planning, Replanning
+from gangline.coordinator.replanning import Replanning
 from gangline.coordinator.reports.tally import Tally
 from gangline.coordinator.reports.verdict import Verdict
 from gangline.protocol.messages import (
@@ -47,7 +46,8 @@ from gangline.spec.event import Decision
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gangline.control.detection import Detector
+    from gangline.coordinator.replanning import PlanSink
+    from gangline.coordinator.settings import Settings
     from gangline.eventlog import EventSink
     from gangline.spec.position import Position
     from gangline.spec.view import View, Whole
@@ -65,34 +65,28 @@ class Mind:
 
     def __init__(
         self,
+        settings: Settings,
         *,
-        run: str,
-        expected_workers: int,
         events: EventSink,
         clock: Callable[[], float],
-        reserved: int = 0,
         journal: Journal | None = None,
         whole: Whole | None = None,
-        planning: Planning | None = None,
-        detector: Detector | None = None,
-        patience_s: float = MIN_PATIENCE_S,
+        plans: PlanSink | None = None,
     ) -> None:
-        """Goes on where the journal ends. Workers bring the numbers below `reserved` themselves.
+        """Goes on where the journal ends; `plans` keeps the structures that are planned.
 
-        `whole` is what the workers are a part of, where they are one team of several. A worker may be
-        silent for `patience_s` at least.
+        `whole` is what the workers are a part of, where they are one team of several.
         """
-        self._run = run
+        self._run = settings.run
         self._events = events
         self._clock = clock
         self._journal = journal or NoJournal()
         memory = replay(self._journal.records)
-        self._roster = Roster(memory, self._journal, expected=expected_workers, reserved=reserved)
-        self._roster.whole = whole
-        self._roster.detector = detector or self._roster.detector
+        self._roster = Roster(memory, self._journal, settings, whole=whole)
         self._replanning = Replanning(
-            planning or Planning(),
             self._roster,
+            profile=settings.profile,
+            plans=plans,
             journal=self._journal,
             restored=memory.restructured,
         )
@@ -105,7 +99,7 @@ class Mind:
         self._metrics: dict[int, Metrics] = {}
         self._control: ControlState | None = None
         self._tally = Tally(())
-        self._lookout = Lookout(self._roster, clock(), patience_s=patience_s)
+        self._lookout = Lookout(self._roster, clock(), patience_s=settings.patience_s)
         self._home = Homecoming()
         self._seed = 0
         self._group = -1

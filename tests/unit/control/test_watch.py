@@ -16,6 +16,7 @@ from gangline.control.members.watch import (
     Watch,
 )
 from gangline.coordinator.hub import Hub, Outgoing
+from gangline.coordinator.settings import Settings
 from gangline.eventlog import NullWriter
 from gangline.protocol.messages import (
     PROTOCOL_VERSION,
@@ -199,7 +200,9 @@ class Job:
     def __init__(self, workers: int) -> None:
         self.now = 100.0
         self.hub = Hub(
-            run="r", expected_workers=workers, events=NullWriter(), clock=lambda: self.now
+            Settings(run="r", expected_workers=workers),
+            events=NullWriter(),
+            clock=lambda: self.now,
         )
         for worker in range(workers):
             self.hub.connect(hello(worker))

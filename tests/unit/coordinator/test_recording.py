@@ -29,6 +29,7 @@ from gangline.coordinator.inputs import (
 from gangline.coordinator.outputs import Admitted, Keep, Refusal, Send, Stumbled, Write
 from gangline.coordinator.recording import Opening, framed, opening_of, read_recording, restored
 from gangline.coordinator.server.input_log import FOLDER, InputLog, recorded_files
+from gangline.coordinator.settings import Settings
 from gangline.protocol.lifeline import Dissolve, ProcessEnded
 from gangline.protocol.messages import (
     PROTOCOL_VERSION,
@@ -77,7 +78,7 @@ def ready(sync: str = "full") -> Ready:
 
 
 def begin(sync: str = "full", **options: Any) -> Coordinator:
-    return Coordinator(run="r", expected_workers=WORKERS, now=0.0, **options)
+    return Coordinator(Settings(run="r", expected_workers=WORKERS), now=0.0, **options)
 
 
 def beginning(sync: str = "full") -> list[Input]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control import ControlOptions
-from gangline.control.detection import RobustDetector
 from gangline.coordinator.members.greeting import check_elastic, check_hello, number_of
 from gangline.coordinator.records import Founded, Greeted, Lowered, Readied
 from gangline.protocol.messages import Gathered
@@ -16,9 +15,9 @@ from gangline.spec.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gangline.control.detection import Detector
     from gangline.coordinator.memory import Memory
     from gangline.coordinator.records import Journal
+    from gangline.coordinator.settings import Settings
     from gangline.protocol.messages import Hello, Ready
     from gangline.spec.exchange.address import WireAddress
     from gangline.spec.view import View, Whole
@@ -27,11 +26,14 @@ if TYPE_CHECKING:
 class Roster:
     """The workers of a job by number, and those that found it."""
 
-    def __init__(self, memory: Memory, journal: Journal, *, expected: int, reserved: int) -> None:
+    def __init__(
+        self, memory: Memory, journal: Journal, settings: Settings, *, whole: Whole | None = None
+    ) -> None:
         """Who is in the journal is known, but not here yet."""
         self._journal = journal
-        self._reserved = reserved
-        self.expected = expected
+        self._reserved = settings.reserved
+        self._detector = settings.detector
+        self.expected = settings.expected_workers
         """How many found the job."""
         self.founded: Founded | None = memory.founded
         """Who found the job; None until all of them have come."""
@@ -45,9 +47,7 @@ class Roster:
         self._lowered: dict[int, int] = memory.lowered
         self.ended: set[int] = set()
         """Whose process has ended, as whoever started it says: it will not come back."""
-        self.detector: Detector = RobustDetector()
-        """Tells which members are slower than usual."""
-        self.whole: Whole | None = None
+        self.whole = whole
         """What these workers are a part of, where they are one team of several."""
 
     # --- coming and going ------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Roster:
             seed=first.seed,
             structure=first.structure,
             whole=self.whole,
-            detector=self.detector,
+            detector=self._detector,
             may_exclude=self.is_elastic(self.founded.members),
         )
 

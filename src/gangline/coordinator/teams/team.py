@@ -13,8 +13,8 @@ from gangline.coordinator.records import InTeam, TeamFounded
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gangline.control.detection import Detector
     from gangline.coordinator.records import AnyRecord, Journal
+    from gangline.coordinator.settings import Settings
     from gangline.eventlog import EventSink
     from gangline.protocol.messages import FromCoordinator, Hello, OfTeam, Reached, Ready
     from gangline.spec.exchange.structure import Structure
@@ -89,19 +89,15 @@ class TeamFactory:
 
     def __init__(
         self,
-        run: str,
+        settings: Settings,
         events: EventSink,
         clock: Callable[[], float],
         journal: Journal,
-        detector: Detector | None,
-        patience_s: float,
     ) -> None:
-        self._run = run
+        self._settings = settings
         self._events = events
         self._clock = clock
         self._journal = journal
-        self._detector = detector
-        self._patience_s = patience_s
 
     def found(
         self,
@@ -147,12 +143,9 @@ class TeamFactory:
 
     def _hub(self, record: TeamFounded) -> Hub:
         return Hub(
-            run=self._run,
-            expected_workers=len(record.members),
+            self._settings.of_team(len(record.members)),
             events=self._events,
             clock=self._clock,
             journal=TeamJournal(self._journal, record.team),
             whole=record.whole,
-            detector=self._detector,
-            patience_s=self._patience_s,
         )
