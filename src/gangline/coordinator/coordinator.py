@@ -20,12 +20,14 @@ from gangline.coordinator.inputs import (
     ReplanAsked,
     Said,
     SeenBusy,
+    StepsReported,
     SurveyAsked,
     SyncAsked,
     Tick,
 )
 from gangline.coordinator.outbox import Outbox
 from gangline.coordinator.outputs import Admitted, Output, Refusal, Send, Stumbled
+from gangline.coordinator.reports.bunch import Bunch
 from gangline.coordinator.survey import Survey
 from gangline.protocol.lifeline import Dissolve, ProcessEnded
 from gangline.protocol.messages import FromSurveyor
@@ -64,6 +66,8 @@ class Coordinator:
         self._survey: Survey | None = None
         self._addresses: dict[int, WireAddress] = {}
         """Where those are reached by their peers that are connected."""
+        self._bunched = b""
+        """The workers that last reported together, while nobody has come or gone since."""
 
     def handle(self, given: Input, now: float) -> list[Output]:
         """What follows from something that happened at this time. Never raises.
@@ -72,7 +76,13 @@ class Coordinator:
         """
         self._outbox.begin(now)
         try:
-            answers = self._answers_to(given, now)
+            if isinstance(given, StepsReported):
+                bunch = Bunch.of(given)
+                if not self._takes(bunch):
+                    return [out for said in bunch.singles() for out in self.handle(said, now)]
+                answers = _sent(self._job.report_steps(bunch))
+            else:
+                answers = self._answers_to(given, now)
         except UsageError as error:
             return [*self._outbox.take(), Refusal(reason=str(error))]
         except Exception as error:  # the job must go on, whatever one worker has said
@@ -107,10 +117,12 @@ class Coordinator:
     def _answers_to(self, given: Input, now: float) -> list[Output]:
         match given:
             case Connected(hello=hello):
+                self._bunched = b""
                 worker, outgoing = self._job.connect(hello)
                 self._addresses[worker] = hello.address
                 return [Admitted(worker=worker), *_sent(outgoing)]
             case Disconnected(worker=worker):
+                self._bunched = b""
                 self._addresses.pop(worker, None)
                 self._job.disconnect(worker)
                 return _sent(self._job.tick())
@@ -143,6 +155,14 @@ class Coordinator:
             case SurveyAsked():
                 return self._begin_survey(now)
         raise UsageError(f"no coordinator can be told {given!r}")
+
+    def _takes(self, bunch: Bunch) -> bool:
+        """Whether the reports of many come to the same at once as one after the other."""
+        if bunch.given.workers != self._bunched:
+            if not all(worker in self._addresses for worker in bunch.workers.tolist()):
+                return False
+            self._bunched = bunch.given.workers
+        return self._job.takes(bunch)
 
     def _begin_survey(self, now: float) -> list[Outgoing]:
         if self._survey is not None and not self._survey.is_over:

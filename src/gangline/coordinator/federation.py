@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from gangline.coordinator.records import Journal
     from gangline.coordinator.replanning import PlanSink
+    from gangline.coordinator.reports.bunch import Bunch
     from gangline.coordinator.settings import Settings
     from gangline.coordinator.teams.team import Team
     from gangline.eventlog import EventSink
@@ -204,6 +205,15 @@ class Federation:
             stopped = judge_ends(self._ended, self._teams.sums)
             outgoing += self._teams.tell_sums() if stopped is None else self._judged(stopped)
         return outgoing + self._stop_all()
+
+    def takes(self, bunch: Bunch) -> bool:
+        """Whether the reports of many come to the same at once as one after the other."""
+        return self._teams is None and self._watch is None and self._root.takes(bunch)
+
+    def report_steps(self, bunch: Bunch) -> list[Outgoing]:
+        """Many workers, of whom it `takes` the reports, report a step."""
+        self._progress.hear_many(bunch, self._clock())
+        return self._root.report_steps(bunch)
 
     def _judged(self, stopped: Stopped) -> list[Outgoing]:
         """The workers' loops differ."""

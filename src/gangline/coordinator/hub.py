@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gangline.control import (
-    MetricsMeasured,
     PublishView,
     SpareMeasured,
+    StepMeasured,
     WorkersJoined,
     WorkersLeft,
     WorkersLost,
@@ -51,6 +49,7 @@ from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
+    from gangline.coordinator.reports.bunch import Bunch
     from gangline.protocol.lifeline import ProcessEnded
     from gangline.protocol.status import ReplanRequest
 
@@ -128,8 +127,7 @@ class Hub(Mind):
         """The founders are there, and shall shake hands."""
         now = self._clock()
         self._lookout.watch_over(self._lookout.begin(self._members, now), now)
-        hellos = sorted(self._roster.hellos)
-        return [Outgoing(one, self._roster.gathered(one, None)) for one in hellos]
+        return [Outgoing(one.worker, one) for one in self._roster.gather()]
 
     def _catch_up(self, worker: int) -> list[Outgoing]:
         """What a worker that comes late, or comes back, must know."""
@@ -188,16 +186,16 @@ class Hub(Mind):
                 raise UsageError(f"worker {worker} speaks for a team, and this job has none")
 
     def _on_ready(self, worker: int, ready: Ready) -> list[Outgoing]:
-        if self._is_over and worker not in self._members:
+        if self._is_over and not self._is_member(worker):
             return [Outgoing(worker, LEFT_BEHIND if self._roster.has_trained(worker) else OVER)]
         try:
             self._roster.set_ready(worker, ready)
         except UsageError as error:
             return [Outgoing(worker, Refused(reason=str(error)))]
-        if self._control is not None and worker in self._control.members:
+        if self._control is not None and self._is_member(worker):
             return []  # its line was down, and it says everything again
         self._roster.workers[worker].state = "ready"
-        if self._control is not None or worker not in self._members:
+        if self._control is not None or not self._is_member(worker):
             self._changes.want_in(worker)
         if self._control is not None or not self._roster.can_begin or self._roster.is_relaxed:
             return []
@@ -407,22 +405,48 @@ class Hub(Mind):
         return self._gather()
 
     def _on_measured(self, worker: int, report: Measured) -> list[Outgoing]:
-        check_report(report, None if self._control is None else self._control.view)
+        view, total = self._view, 0 if self._control is None else int(self._control.shares.sum())
+        check_report(report, newest=-1 if view is None else view.number, total=total)
         if not self._tally.believes(worker, report.step):
             return self._doubt(worker, report.step)
-        status = self._roster.workers[worker]
-        status.state = "leaving" if status.state == "leaving" else "training"
         self._changes.see_step(report.view)
-        status.step, status.samples = report.step, report.samples
-        status.compute_s = report.compute_s
+        self._roster.workers.note(
+            worker, step=report.step, samples=report.samples, compute_s=report.compute_s
+        )
         self._lookout.watch.report_step(
             self._clock(),
             step=report.step,
             is_own=self._changes.is_settled,
             exchange_s=report.exchange_s,
         )
+        return self._note_steps(self._tally.add(worker, report, self._clock()))
+
+    def takes(self, bunch: Bunch) -> bool:
+        """Whether the reports of many come to the same at once as one after the other."""
+        view, control = self._view, self._control
+        if view is None or control is None or bunch.given.view > view.number:
+            return False
+        is_newest = bunch.given.view == view.number
+        is_sane = not is_newest or int(bunch.samples.max(initial=0)) <= int(control.shares.sum())
+        return is_sane and self._tally.takes(bunch)
+
+    def report_steps(self, bunch: Bunch) -> list[Outgoing]:
+        """Many workers report a step; with the effects of their single reports."""
+        now, given = self._clock(), bunch.given
+        self._lookout.watch.hear_many(bunch.workers, now)
+        self._changes.see_step(given.view)
+        self._roster.workers.note_many(bunch)
+        self._lookout.watch.report_step(
+            now,
+            step=given.step,
+            is_own=self._changes.is_settled,
+            exchange_s=float(bunch.exchange_s.min()),
+        )
+        return self._note_steps(self._tally.add_many(bunch, now))
+
+    def _note_steps(self, complete: list[StepMeasured]) -> list[Outgoing]:
         outgoing = []
-        for measured in self._tally.add(worker, report, self._clock()):
+        for measured in complete:
             self._step = measured.step
             outgoing += self._decide(measured)
         return outgoing
@@ -436,18 +460,8 @@ class Hub(Mind):
 
     def _on_metrics(self, worker: int, metrics: Metrics) -> list[Outgoing]:
         self._metrics[worker] = metrics
-        members = () if self._control is None else self._control.members
-        if not members or not set(members) <= set(self._metrics):
-            return []
-        rows = [self._metrics[member] for member in members]
-        return self._decide(
-            MetricsMeasured(
-                workers=members,
-                operations_per_s=np.array([row.operations_per_s for row in rows]),
-                memory_bytes=np.array([row.memory_bytes for row in rows]),
-                latency_s=np.array([row.latency_s for row in rows]),
-            )
-        )
+        self._has_new_metrics = True  # they are told before whatever is decided next
+        return []
 
 
 def _asked(question: Question) -> list[Outgoing]:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from gangline.control import (
     Command,
     ControlEvent,
     ControlState,
     KeepPlan,
     LowerRate,
+    MetricsMeasured,
     PartChanged,
     PublishView,
     Say,
@@ -97,6 +100,7 @@ class Mind:
         self._stopped: Stopped | None = None
         """Why the job has ended with an error for everybody."""
         self._metrics: dict[int, Metrics] = {}
+        self._has_new_metrics = False
         self._control: ControlState | None = None
         self._tally = Tally(())
         self._lookout = Lookout(self._roster, clock(), patience_s=settings.patience_s)
@@ -122,6 +126,12 @@ class Mind:
         if self._control is not None:
             return self._control.members
         return () if self._roster.founded is None else self._roster.founded.members
+
+    def _is_member(self, worker: int) -> bool:
+        """Whether a worker takes part; as `_members`, but it does not go through thousands."""
+        if self._control is not None and self._control.view is not None:
+            return worker in self._member_since
+        return self._roster.is_founder(worker)
 
     @property
     def _spares(self) -> set[int]:
@@ -231,12 +241,29 @@ class Mind:
     def _decide(self, event: ControlEvent) -> list[Outgoing]:
         assert self._control is not None
         before = self._control.options
+        metrics = self._take_metrics()
+        if metrics is not None:
+            self._control, _ = decide(self._control, metrics, self._clock())
         self._control, commands = decide(self._control, event, self._clock())
         self._replanning.note(before, self._control.options)
         outgoing = []
         for command in commands:
             outgoing += self._carry_out(command)
         return outgoing
+
+    def _take_metrics(self) -> MetricsMeasured | None:
+        """What all members have measured of themselves, if there is news of it."""
+        members = self.members
+        if not self._has_new_metrics or not members or not {*members} <= {*self._metrics}:
+            return None
+        self._has_new_metrics = False
+        rows = [self._metrics[member] for member in members]
+        return MetricsMeasured(
+            workers=members,
+            operations_per_s=np.array([row.operations_per_s for row in rows]),
+            memory_bytes=np.array([row.memory_bytes for row in rows]),
+            latency_s=np.array([row.latency_s for row in rows]),
+        )
 
     def _carry_out(self, command: Command) -> list[Outgoing]:
         if isinstance(command, KeepPlan):
