@@ -33,7 +33,7 @@ from elastic_bodies import Setup
 from elastic_jobs import kill, run_with
 
 if TYPE_CHECKING:
-    from gangline.coordinator.hub import Outgoing
+    from gangline.coordinator.outgoing import Outgoing
     from gangline.spec.event import AnyEvent
     from gangline.spec.view import View
     from gangline.testing import WorkerPool

@@ -37,7 +37,7 @@ from gangline.spec.sync import parse_sync
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gangline.coordinator.hub import Outgoing
+    from gangline.coordinator.outgoing import Outgoing
     from gangline.coordinator.records import AnyRecord
     from gangline.coordinator.settings import Settings
     from gangline.protocol.lifeline import Standing

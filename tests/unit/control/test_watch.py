@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from gangline.control.members.watch import (
@@ -15,7 +17,7 @@ from gangline.control.members.watch import (
     STALL_S,
     Watch,
 )
-from gangline.coordinator.hub import Hub, Outgoing
+from gangline.coordinator.hub import Hub
 from gangline.coordinator.settings import Settings
 from gangline.eventlog import NullWriter
 from gangline.protocol.messages import (
@@ -28,6 +30,9 @@ from gangline.protocol.messages import (
     ViewPublished,
 )
 from gangline.spec.exchange.address import WireAddress
+
+if TYPE_CHECKING:
+    from gangline.coordinator.outgoing import Outgoing
 
 SOON = GRACE_S + 0.01
 

@@ -122,7 +122,7 @@ def test_a_plan_is_made_kept_and_carried_out(tmp_path: Path) -> None:
     room = PlanRoom(profile=two_sites(), plans=outbox)
     path = log_path(tmp_path, "coordinator")
     with EventWriter(path, run="r", source="coordinator") as events:
-        room.hub._events = events
+        room.hub.mind._events = events
         room.begin()
         room.train(range(20))
     assert room.view.structure is not None
