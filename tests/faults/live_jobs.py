@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,8 @@ from networks import COORDINATOR, enter_namespace
 
 from forking import PROCESSES
 from gangline.cli.contact import RunContact
-from gangline.coordinator.server import CoordinatorServer, Driver, Keys
+from gangline.coordinator.server import Post
+from gangline.coordinator.server.process import serve
 from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path, read_run
 from gangline.files.announcement import Announcement, read_announcement
@@ -56,24 +56,12 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     raise AssertionError(f"waited in vain for {what}")
 
 
-def coordinate(
-    folder: str, run: str, token: str, workers: int, reserved: int, namespace: str | None
-) -> None:
+def coordinate(config: RunConfig, run_dir: Path, reserved: int, namespace: str | None) -> None:
     """A coordinator process: what `gangline up` does, without the seconds that python needs."""
-    from pathlib import Path
-
     if namespace is not None:
         enter_namespace(namespace)
-    run_dir = Path(folder)
-    source = "coordinator"
-    with EventWriter(log_path(run_dir, source), run=run, source=source) as events:
-        driver = Driver(
-            run=run, expected_workers=workers, run_dir=run_dir, events=events, reserved=reserved
-        )
-        host = "127.0.0.1" if namespace is None else COORDINATOR
-        keys = Keys.in_folder(run_dir, worker_file=run_dir / "token")
-        server = CoordinatorServer(driver, keys=keys, host=host)
-        server.run(lambda url: Announcement(run=run, url=url, pid=os.getpid()).write(run_dir))
+    host = "127.0.0.1" if namespace is None else COORDINATOR
+    serve(Post(config=config, reserved=reserved, host=host), run_dir)
 
 
 class LiveJob:
@@ -135,12 +123,11 @@ class LiveJob:
             process.close()
 
     def start_coordinator(self) -> None:
-        workers = len(self.job.speeds)
-        reserved = 0 if self.is_joined else workers
+        reserved = 0 if self.is_joined else len(self.job.speeds)
         namespace = None if self.network is None else self.network.coordinator
         self.coordinator = PROCESSES.Process(
             target=coordinate,
-            args=(str(self.folder), "live", self.token, workers, reserved, namespace),
+            args=(self.job.config, self.folder, reserved, namespace),
         )
         self.coordinator.start()
 

@@ -13,6 +13,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 from elastic_bodies import Setup
+from elastic_jobs import DEADLINE_S
 from live_jobs import LiveJob, assert_nothing_lost, report
 
 from gangline.engines import Job, run_job
@@ -21,6 +22,7 @@ from gangline.observe.ledger import read_ledger
 from gangline.spec.cluster import Cluster
 from gangline.spec.config import RunConfig, SurvivalConfig
 from gangline.spec.event import Decision, Regrouped
+from gangline.spec.sync import parse_sync
 
 FOUNDERS, NEWCOMER = [0, 1], 2
 NEVER = "the newcomer has the state"
@@ -49,6 +51,27 @@ def test_a_newcomer_goes_on_from_the_newest_checkpoint_or_says_that_the_state_is
     regrouped = [one for one in outcome.of_kind(Regrouped) if one.worker == NEWCOMER]
     assert regrouped[0].step == resumed.numbers["step"]
     assert 10 <= regrouped[0].step <= 18
+
+
+@pytest.mark.slow
+def test_who_is_given_the_team_of_one_that_dies_does_not_begin_anew(tmp_path: Path) -> None:
+    """It was in a team that was lost, and has a state: that of a time that the others are past."""
+    setup = Setup(samples=200, batch=12, epochs=2, wait={2: "test: on", 7: "test: go"})
+    with LiveJob(tmp_path, setup, workers=3, sync=parse_sync("local(3)")) as job:
+        job.await_reported(1)
+        adopted = job.processes[2]
+        os.kill(adopted.pid, signal.SIGSTOP)
+        job.say("test: on")
+        job.await_decision("team 2 is lost")
+        os.kill(adopted.pid, signal.SIGCONT)
+        job.await_decision("worker 2 joined")
+        os.kill(job.processes[0].pid, signal.SIGKILL)
+        adopted.join(DEADLINE_S)
+        job.say("test: go")
+        outcome = job.finish()
+    assert outcome.exit_codes == [-signal.SIGKILL, 0, 1], report(outcome)
+    assert "LeftBehindError: the state of the job is lost" in outcome.outputs[2]
+    outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
 
 
 # Worker 1 kills itself; worker 0 does so when the newcomer that takes its place was let in.

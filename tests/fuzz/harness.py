@@ -42,6 +42,7 @@ with atheris.instrument_imports(include=["gangline", "tomllib"]):
     from gangline.coordinator.records import Founded
     from gangline.coordinator.sanity import check_message
     from gangline.coordinator.server.journal import JOURNAL_NAME, open_journal
+    from gangline.coordinator.settings import Settings
     from gangline.eventlog import EventWriter, NullWriter
     from gangline.eventlog.reader import LogNotes, read_events, tail_events
     from gangline.planning.planner import make_plan
@@ -125,7 +126,7 @@ def fuzz_messages(data: bytes) -> None:
 
 
 def _tell_hub(message: messages.FromWorker) -> None:
-    hub = Hub(run="fuzz", expected_workers=2, events=NullWriter(), clock=lambda: 0.0)
+    hub = Hub(Settings(run="fuzz", expected_workers=2), events=NullWriter(), clock=lambda: 0.0)
     for worker in (0, 1):
         hub.connect(_hello(worker))
     for worker in (0, 1):

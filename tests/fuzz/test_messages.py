@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gangline.coordinator import Federation, Hub
 from gangline.coordinator.sanity import check_message
+from gangline.coordinator.settings import Settings
 from gangline.eventlog import NullWriter
 from gangline.protocol import messages
 from gangline.protocol.messages import (
@@ -129,7 +130,7 @@ def test_a_worker_reads_or_refuses_what_a_coordinator_sends(payload: bytes) -> N
 )
 def test_the_hub_goes_on_whatever_two_workers_say(said: list[tuple[int, bytes]]) -> None:
     now = 0.0
-    hub = Hub(run="fuzz", expected_workers=2, events=NullWriter(), clock=lambda: now)
+    hub = Hub(Settings(run="fuzz", expected_workers=2), events=NullWriter(), clock=lambda: now)
     for worker in (0, 1):
         hub.connect(_hello(worker))
     for worker, payload in said:
@@ -147,7 +148,9 @@ def test_the_hub_goes_on_whatever_two_workers_say(said: list[tuple[int, bytes]])
 
 def _federation(clock: Any) -> Federation:
     """Three teams of one, held together by rounds in the background."""
-    federation = Federation(run="fuzz", expected_workers=3, events=NullWriter(), clock=clock)
+    federation = Federation(
+        Settings(run="fuzz", expected_workers=3), events=NullWriter(), clock=clock
+    )
     ready = msgspec.structs.replace(SOUND[0], sync=parse_sync("percentage(0.5)"))
     for worker in range(3):
         federation.connect(_hello(worker))

@@ -181,6 +181,8 @@ def differ(what: str, odd_one: int) -> str:
         "reduction": {"reduction": "sum"},
         "weight": {"weight": len},
         "shares": {"shares": (1.0, 2.0, 3.0)},
+        "allocation": {"allocation": "equal"},
+        "sync": {"sync": "flexible"},
     }
     loader_options = {"drop_last": {"drop_last": True}, "order": {"shuffle": True}}
     count = 25 if is_odd and what == "data" else 24

@@ -29,6 +29,8 @@ DIFFERENCES = {
     "layers": "parameters: number 0 is '3.bias",
     "optimizer": "optimizer",
     "shares": "shares",
+    "allocation": "allocation: 'equal' instead of 'balanced'. To do: call prepare() alike on every",
+    "sync": "sync: 'flexible' instead of 'full'",
 }
 
 

@@ -17,6 +17,7 @@ from gangline.control import ControlOptions
 from gangline.coordinator import Hub
 from gangline.coordinator.recording import framed, read_recording
 from gangline.coordinator.server.input_log import recorded_files
+from gangline.coordinator.settings import Settings
 from gangline.eventlog import NullWriter, read_run
 from gangline.observe.ledger import read_ledger
 from gangline.protocol.messages import PROTOCOL_VERSION, Hello, Measured, Ready, ViewPublished
@@ -32,7 +33,7 @@ from elastic_bodies import Setup
 from elastic_jobs import kill, run_with
 
 if TYPE_CHECKING:
-    from gangline.coordinator.hub import Outgoing
+    from gangline.coordinator.outgoing import Outgoing
     from gangline.spec.event import AnyEvent
     from gangline.spec.view import View
     from gangline.testing import WorkerPool
@@ -64,7 +65,9 @@ def views_in(outgoing: list[Outgoing]) -> list[View]:
 def test_the_coordinator_publishes_what_the_simulator_published(allocation: str) -> None:
     options = ControlOptions(global_batch=256, allocation=allocation, recut_steps=100)
     expected, events = simulated(options)
-    hub = Hub(run="twin", expected_workers=len(SPEEDS), events=NullWriter(), clock=lambda: 0.0)
+    hub = Hub(
+        Settings(run="twin", expected_workers=len(SPEEDS)), events=NullWriter(), clock=lambda: 0.0
+    )
     published: list[View] = []
     for worker in range(len(SPEEDS)):
         hello = Hello(

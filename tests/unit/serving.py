@@ -14,6 +14,7 @@ import httpx
 from websockets.sync.client import ClientConnection, connect
 
 from gangline.coordinator.server import CoordinatorServer, Driver, Keys
+from gangline.coordinator.settings import Settings
 from gangline.protocol.messages import PROTOCOL_VERSION, Hello, encode
 from gangline.spec.exchange.address import WireAddress
 
@@ -27,7 +28,7 @@ DEADLINE_S = 20.0
 @contextlib.contextmanager
 def serving(workers: int = 2, keys: Keys = KEYS, **options: Any) -> Iterator[CoordinatorServer]:
     """A coordinator that waits for so many workers."""
-    driver = Driver(run="test", expected_workers=workers)
+    driver = Driver(Settings(run="test", expected_workers=workers))
     server = CoordinatorServer(driver, keys=keys, **options)
     server.start()
     try:

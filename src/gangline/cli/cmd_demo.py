@@ -19,12 +19,14 @@ from rich.text import Text
 from gangline.cli.output import err, out, print_json, say
 from gangline.cli.run.progress import ScreenWatcher
 from gangline.emulation.scaling import describe_scale, scale_speeds
-from gangline.engines import Job, run_job
+from gangline.engines import run_job
 from gangline.engines.job import count_cores
 from gangline.eventlog import read_run
+from gangline.launch import prepared, resolve
+from gangline.launch.program import find_program
 from gangline.observe import RunSummary, draw_bars, summarize, worker_bars
 from gangline.spec.cluster import Cluster
-from gangline.spec.config import BatchConfig, RunConfig
+from gangline.spec.config import FLAT, BatchConfig, ExchangeConfig, RunConfig
 from gangline.spec.errors import LaunchError
 
 SPEEDS = (1.0, 0.5, 0.2, 0.1)
@@ -81,25 +83,10 @@ def demo(
     summaries, accuracies, folders = {}, {}, []
     for allocation, epochs in (("equal", equal_epochs), ("balanced", balanced_epochs)):
         folder = (run_dir / f"demo-{stamp}-{allocation}").resolve()
-        folder.mkdir(parents=True)
         folders.append(folder)
-        job = Job(
-            config=RunConfig(
-                run=folder.name,
-                cluster=Cluster.of_speeds(SPEEDS),
-                batch=BatchConfig(allocation=allocation),
-            ),
-            run_dir=folder,
-            script=_SCRIPT,
-            arguments=(
-                *("--epochs", str(epochs), "--global-batch", str(GLOBAL_BATCH)),
-                *("--result", str(folder / "result.json")),
-            ),
-            scale=scaled.scale,
-        )
         if not is_quiet:
             say(f"\n{allocation} shares, {epochs} epochs of {GLOBAL_BATCH}-sample batches:")
-        summaries[allocation] = _train(job, is_quiet=is_quiet)
+        summaries[allocation] = _train(folder, allocation, epochs=epochs, is_quiet=is_quiet)
         accuracies[allocation] = json.loads((folder / "result.json").read_text())["accuracy"]
     result = _result(summaries, accuracies, folders, scale=scaled.scale)
     if not is_quiet:
@@ -113,9 +100,21 @@ def demo(
             json_file.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2))
 
 
-def _train(job: Job, *, is_quiet: bool) -> RunSummary:
+def _train(folder: Path, allocation: str, *, epochs: int, is_quiet: bool) -> RunSummary:
+    config = RunConfig(
+        run=folder.name,
+        cluster=Cluster.of_speeds(SPEEDS),
+        batch=BatchConfig(allocation=allocation),
+        exchange=ExchangeConfig(structure=FLAT),
+    )
+    arguments = ["--epochs", str(epochs), "--global-batch", str(GLOBAL_BATCH)]
+    arguments += ["--result", str(folder / "result.json")]
+    program = find_program(_SCRIPT, arguments, None, verb="demo")
     console = err() if is_quiet else out()
-    with ScreenWatcher(job, console, show_progress=not is_quiet, show_output=False) as watcher:
+    with (
+        prepared(resolve(config), program, run_dir=folder) as job,
+        ScreenWatcher(job, console, show_progress=not is_quiet, show_output=False) as watcher,
+    ):
         result = run_job(job, watcher=watcher)
     if result.status != "done":
         raise LaunchError(f"the demo's run {job.run} {result.status}: {result.reason}")

@@ -15,7 +15,8 @@ from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.cli.tls_options import TlsFlags
 from gangline.coordinator.detectors import load_detector
 from gangline.files.tls import TlsFiles
-from gangline.spec.cluster import Cluster, Node
+from gangline.files.tokens import WORKER_TOKEN
+from gangline.spec.cluster import Cluster
 from gangline.spec.config import ManagerConfig, RunConfig, SurvivalConfig
 from gangline.spec.profile import ClusterProfile
 
@@ -57,45 +58,38 @@ def up(
     tls: TlsFlags,
     patience: PatienceFlag = DEFAULT_PATIENCE_S,
     detector: DetectorFlag = DEFAULT_DETECTOR,
-    lifeline: Annotated[
-        int | None, typer.Option(hidden=True, help="The launcher's end is behind this descriptor.")
-    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Start a coordinator alone, and say how workers find it."""
-    from gangline.coordinator.server.process import Post, serve, serve_launcher
+    from gangline.coordinator.server import Post
+    from gangline.coordinator.server.process import serve
 
     load_detector(detector)
     post = Post(
         config=RunConfig(
             run=place.run,
-            cluster=Cluster(nodes=(Node(name="n0", workers=workers),)),
+            cluster=Cluster.of_speeds((1.0,), workers=workers),
             survival=SurvivalConfig(patience_s=patience),
             manager=ManagerConfig(detector=detector),
         ),
-        run_dir=place.run_dir,
         reserved=place.reserved,
         profile=None if place.profile is None else ClusterProfile.from_file(place.profile),
-        token_file=place.token_file,
         host=place.host,
         port=place.port,
     )
     place.run_dir.mkdir(parents=True, exist_ok=True)
+    token = place.token_file or place.run_dir / WORKER_TOKEN
     files = tls.resolve(place.run_dir, run=place.run, host=place.host)
 
     def announce(url: str) -> None:
-        path = post.worker_token
-        command = join_command(url, token_file=path, tls=files)
+        command = join_command(url, token_file=token, tls=files)
         if as_json:
-            print_json({"run": place.run, "url": url, "token_file": str(path), "join": command})
+            print_json({"run": place.run, "url": url, "token_file": str(token), "join": command})
         else:
-            say(f"coordinator of {place.run} at {url}, token in {path}")
+            say(f"coordinator of {place.run} at {url}, token in {token}")
             say(f"workers join it with: {command}")
 
-    if lifeline is None:
-        serve(post, announce=announce)
-    else:
-        serve_launcher(post, lifeline, announce=announce)
+    serve(post, place.run_dir, token_file=token, announce=announce)
 
 
 def join_command(url: str, *, token_file: Path, tls: TlsFiles | None) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING
 
-from gangline.control.members.watch import MIN_PATIENCE_S
 from gangline.coordinator.federation import Federation
 from gangline.coordinator.inputs import (
     Connected,
@@ -21,13 +20,14 @@ from gangline.coordinator.inputs import (
     ReplanAsked,
     Said,
     SeenBusy,
+    StepsReported,
     SurveyAsked,
     SyncAsked,
     Tick,
 )
 from gangline.coordinator.outbox import Outbox
 from gangline.coordinator.outputs import Admitted, Output, Refusal, Send, Stumbled
-from gangline.coordinator.replanning import Planning
+from gangline.coordinator.reports.bunch import Bunch
 from gangline.coordinator.survey import Survey
 from gangline.protocol.lifeline import Dissolve, ProcessEnded
 from gangline.protocol.messages import FromSurveyor
@@ -37,49 +37,37 @@ from gangline.spec.sync import parse_sync
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gangline.control.detection import Detector
-    from gangline.coordinator.hub import Outgoing
+    from gangline.coordinator.outgoing import Outgoing
     from gangline.coordinator.records import AnyRecord
+    from gangline.coordinator.settings import Settings
     from gangline.protocol.lifeline import Standing
     from gangline.protocol.status import Status, SurveyStatus
     from gangline.spec.exchange.address import WireAddress
-    from gangline.spec.profile import ClusterProfile
 
 
 class Coordinator:
     """Everything that a job's coordinator knows and decides."""
 
     def __init__(
-        self,
-        *,
-        run: str,
-        expected_workers: int,
-        now: float,
-        records: Sequence[AnyRecord] = (),
-        reserved: int = 0,
-        profile: ClusterProfile | None = None,
-        detector: Detector | None = None,
-        patience_s: float = MIN_PATIENCE_S,
+        self, settings: Settings, *, now: float, records: Sequence[AnyRecord] = ()
     ) -> None:
-        """Goes on where `records` end. Workers bring the numbers below `reserved` themselves.
+        """Goes on where `records` end.
 
         What is to be done because of that comes with the outputs of the first input.
         """
         self._outbox = Outbox(records, now)
         self._job = Federation(
-            run=run,
-            expected_workers=expected_workers,
+            settings,
             events=self._outbox,
             clock=self._outbox.clock,
-            reserved=reserved,
             journal=self._outbox,
-            planning=Planning(profile=profile, plans=self._outbox),
-            detector=detector,
-            patience_s=patience_s,
+            plans=self._outbox,
         )
         self._survey: Survey | None = None
         self._addresses: dict[int, WireAddress] = {}
         """Where those are reached by their peers that are connected."""
+        self._bunched = b""
+        """The workers that last reported together, while nobody has come or gone since."""
 
     def handle(self, given: Input, now: float) -> list[Output]:
         """What follows from something that happened at this time. Never raises.
@@ -88,7 +76,13 @@ class Coordinator:
         """
         self._outbox.begin(now)
         try:
-            answers = self._answers_to(given, now)
+            if isinstance(given, StepsReported):
+                bunch = Bunch.of(given)
+                if not self._takes(bunch):
+                    return [out for said in bunch.singles() for out in self.handle(said, now)]
+                answers = _sent(self._job.report_steps(bunch))
+            else:
+                answers = self._answers_to(given, now)
         except UsageError as error:
             return [*self._outbox.take(), Refusal(reason=str(error))]
         except Exception as error:  # the job must go on, whatever one worker has said
@@ -123,10 +117,12 @@ class Coordinator:
     def _answers_to(self, given: Input, now: float) -> list[Output]:
         match given:
             case Connected(hello=hello):
+                self._bunched = b""
                 worker, outgoing = self._job.connect(hello)
                 self._addresses[worker] = hello.address
                 return [Admitted(worker=worker), *_sent(outgoing)]
             case Disconnected(worker=worker):
+                self._bunched = b""
                 self._addresses.pop(worker, None)
                 self._job.disconnect(worker)
                 return _sent(self._job.tick())
@@ -159,6 +155,14 @@ class Coordinator:
             case SurveyAsked():
                 return self._begin_survey(now)
         raise UsageError(f"no coordinator can be told {given!r}")
+
+    def _takes(self, bunch: Bunch) -> bool:
+        """Whether the reports of many come to the same at once as one after the other."""
+        if bunch.given.workers != self._bunched:
+            if not all(worker in self._addresses for worker in bunch.workers.tolist()):
+                return False
+            self._bunched = bunch.given.workers
+        return self._job.takes(bunch)
 
     def _begin_survey(self, now: float) -> list[Outgoing]:
         if self._survey is not None and not self._survey.is_over:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.control.members.watch import MIN_PATIENCE_S
 from gangline.control.sync.autosync import SyncWatch
-from gangline.coordinator.hub import LEFT_BEHIND, OVER, Hub, Outgoing
+from gangline.coordinator.hub import Hub
+from gangline.coordinator.outgoing import LEFT_BEHIND, OVER, Outgoing
 from gangline.coordinator.records import Ended, NoJournal
 from gangline.coordinator.reports.progress import Progress
 from gangline.coordinator.reports.verdict import judge_ends, judge_team
@@ -50,9 +50,11 @@ from gangline.spec.view import View
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gangline.control.detection import Detector
+    from gangline.coordinator.mind import Mind
     from gangline.coordinator.records import Journal
-    from gangline.coordinator.replanning import Planning
+    from gangline.coordinator.replanning import PlanSink
+    from gangline.coordinator.reports.bunch import Bunch
+    from gangline.coordinator.settings import Settings
     from gangline.coordinator.teams.team import Team
     from gangline.eventlog import EventSink
     from gangline.planning.structure.relaxing import SyncChoice
@@ -66,41 +68,22 @@ class Federation:
 
     def __init__(
         self,
+        settings: Settings,
         *,
-        run: str,
-        expected_workers: int,
         events: EventSink,
         clock: Callable[[], float],
-        reserved: int = 0,
         journal: Journal | None = None,
-        planning: Planning | None = None,
-        detector: Detector | None = None,
-        patience_s: float = MIN_PATIENCE_S,
+        plans: PlanSink | None = None,
     ) -> None:
-        """Goes on where the journal ends. Workers bring the numbers below `reserved` themselves.
-
-        A worker that others wait for may be silent for `patience_s` at least.
-        """
-        self._patience_s = patience_s
-        self._run = run
+        """Goes on where the journal ends; `plans` keeps the structures that are planned."""
+        self._settings = settings
         self._events = events
         self._clock = clock
         self._journal = journal or NoJournal()
-        self._root = Hub(
-            run=run,
-            expected_workers=expected_workers,
-            events=events,
-            clock=clock,
-            reserved=reserved,
-            journal=self._journal,
-            planning=planning,
-            detector=detector,
-            patience_s=patience_s,
-        )
-        self._factory = TeamFactory(run, events, clock, self._journal, detector, patience_s)
+        self._root = Hub(settings, events=events, clock=clock, journal=self._journal, plans=plans)
+        self._factory = TeamFactory(settings, events, clock, self._journal)
         self._teams: Teams | None = None
-        self._profile = None if planning is None else planning.profile
-        self._founder = Founder(self._root, self._factory, self._journal, self._profile)
+        self._founder = Founder(self._root, self._factory, self._journal, settings.profile)
         self._choice: SyncChoice | None = None
         self._watch: SyncWatch | None = None
         self._kept_for = ""
@@ -114,7 +97,7 @@ class Federation:
         self._ended: dict[int, Position] = {}
         """Whose script has ended by itself, in whichever team, and where."""
         self._stopped: Stopped | None = None
-        self._writers = Writers(self._root.hellos)
+        self._writers = Writers(self._root.mind.hellos)
         self._late: set[tuple[int, int, int]] = set()
         """Of whom it was said that they spoke for a team that they had been moved from."""
         self._resume()
@@ -144,7 +127,7 @@ class Federation:
     def see_busy(self, worker: int, pid: int) -> None:
         """Somebody beside a worker says that it computes, and cannot say so itself."""
         hub = self._hub_of(worker)
-        hello = hub.hellos.get(worker)
+        hello = hub.mind.hellos.get(worker)
         if hello is None or hello.pid != pid:
             return  # of a worker that was there before
         hub.see_busy(worker)
@@ -159,16 +142,16 @@ class Federation:
         """Whoever started the job ends it: what all but its own workers, which it ends, are told."""
         told = f"the job was ended where it had been started: {reason}"
         refused = Refused(reason=told, is_dissolved=True)
-        others = sorted({*self._root.hellos} - {*own})
+        others = sorted({*self._root.mind.hellos} - {*own})
         return [Outgoing(worker, refused) for worker in others]
 
     def standing(self) -> Standing:
         """How the job stands, for whoever started it."""
-        hubs = [self._root] if self._teams is None else [team.hub for team in self._teams.active]
-        members = [member for hub in hubs for member in hub.members]
-        present = tuple(member for hub in hubs for member in hub.present)
+        minds = self._minds()
+        members = [member for mind in minds for member in mind.members]
+        present = tuple(member for mind in minds for member in mind.present)
         return Standing(
-            come=self._root.come if self._teams is None and not members else 0,
+            come=self._root.mind.come if self._teams is None and not members else 0,
             present=present,
             silent_s=self._progress.silent_s(present, self._clock()),
             finished=tuple(sorted(self._progress.finished)),
@@ -187,7 +170,7 @@ class Federation:
     def receive(self, worker: int, message: FromWorker) -> list[Outgoing]:
         """A worker said something after its hello."""
         self._progress.hear(worker, self._clock())
-        if isinstance(message, Goodbye) and worker in self._hub_of(worker).members:
+        if isinstance(message, Goodbye) and worker in self._hub_of(worker).mind.members:
             self._progress.note_goodbye(worker, message)
         if isinstance(message, Ready):
             message = self._newest_ready[worker] = self._resolved(message)
@@ -219,12 +202,21 @@ class Federation:
         if isinstance(message, Measured):
             outgoing += self._teams.note(team, message)
         if isinstance(message, Goodbye):
-            self._ended |= team.hub.ended
+            self._ended |= team.mind.ended
             if not self._teams.active:
                 self._journal.append(Ended())
             stopped = judge_ends(self._ended, self._teams.sums)
             outgoing += self._teams.tell_sums() if stopped is None else self._judged(stopped)
         return outgoing + self._stop_all()
+
+    def takes(self, bunch: Bunch) -> bool:
+        """Whether the reports of many come to the same at once as one after the other."""
+        return self._teams is None and self._watch is None and self._root.takes(bunch)
+
+    def report_steps(self, bunch: Bunch) -> list[Outgoing]:
+        """Many workers, of whom it `takes` the reports, report a step."""
+        self._progress.hear_many(bunch, self._clock())
+        return self._root.report_steps(bunch)
 
     def _judged(self, stopped: Stopped) -> list[Outgoing]:
         """The workers' loops differ."""
@@ -234,12 +226,14 @@ class Federation:
     def _stop_all(self, stopped: Stopped | None = None) -> list[Outgoing]:
         """Where one team's job ends with an error, so does that of all."""
         assert self._teams is not None
-        hubs = [team.hub for team in self._teams.teams.values()]
-        stopped = stopped or next((hub.stopped for hub in hubs if hub.stopped is not None), None)
+        minds = [team.mind for team in self._teams.teams.values()]
+        stopped = stopped or next(
+            (mind.stopped for mind in minds if mind.stopped is not None), None
+        )
         if stopped is None or self._stopped is not None:
             return []
         self._stopped = stopped
-        return [out for hub in hubs if hub.stopped is None for out in hub.stop(stopped)]
+        return [out for mind in minds if mind.stopped is None for out in mind.stop(stopped)]
 
     def _drop_late(self, worker: int, message: OfTeam, team: Team) -> None:
         """A worker was moved to another team, and had not heard of it when it said this."""
@@ -304,7 +298,7 @@ class Federation:
             reason=f"{len(views)} teams, held together by {self._teams.sync}",
         )
         return Status(
-            run=self._run,
+            run=self._settings.run,
             expected_workers=parts[0].expected_workers,
             workers=sorted(
                 (worker for part in parts for worker in part.workers), key=lambda one: one.worker
@@ -316,6 +310,12 @@ class Federation:
 
     # --- teams -----------------------------------------------------------------------------------
 
+    def _minds(self) -> list[Mind]:
+        """What is known of the workers that train: of all of them, or of each team."""
+        return (
+            [self._root.mind] if self._teams is None else [one.mind for one in self._teams.active]
+        )
+
     def _hub_of(self, worker: int) -> Hub:
         team = None if self._teams is None else self._teams.team_of(worker)
         return self._root if team is None else team.hub
@@ -325,7 +325,7 @@ class Federation:
         assert self._teams is not None
         before = team.members
         outgoing = act()
-        if team.hub.take_lower_rate():
+        if team.mind.take_lower_rate():
             self._teams.lower_rate(team)
         if team.members == before:
             return outgoing
@@ -335,10 +335,10 @@ class Federation:
         """What a worker is ready for, where it was left to what is known of the links."""
         if ready.sync.kind == AUTO:
             sync = self._choose(ready, levels=ready.sync.levels)
-            if self._teams is None and self._root.control is None:
+            if self._teams is None and self._root.mind.control is None:
                 self._watch = SyncWatch(self._clock(), levels=ready.sync.levels)
             ready = msgspec.structs.replace(ready, sync=sync)
-        profile = self._profile
+        profile = self._settings.profile
         if ready.sync.is_relaxed and ready.structure is None and profile is not None:
             ready = msgspec.structs.replace(ready, structure=groups_by_place(profile))
         return ready
@@ -355,8 +355,7 @@ class Federation:
         is_apart = teams is not None and teams.sync.is_relaxed
         for exchange_s in () if teams is None else teams.take_exchanges():
             watch.see_round(exchange_s)
-        hubs = [self._root] if teams is None else [team.hub for team in teams.active]
-        members = [member for hub in hubs for member in hub.members]
+        members = [member for mind in self._minds() for member in mind.members]
         advice = watch.advise(now, members=members, is_apart=is_apart)
         if advice is None:
             return []
@@ -377,7 +376,7 @@ class Federation:
 
     def _choose(self, ready: Ready, *, levels: int) -> Sync:
         """What `auto` is, by what is known of the links."""
-        choice = choose_sync(self._profile, ready.gradient_bytes, levels=levels)
+        choice = choose_sync(self._settings.profile, ready.gradient_bytes, levels=levels)
         if ready.must_stay:
             choice = choice._replace(sync=IN_STEP, reason=f"in step: {ready.must_stay}")
         if choice != self._choice:
@@ -387,7 +386,7 @@ class Federation:
 
     def _found_teams(self) -> list[Outgoing]:
         """All founders are ready, and are to train apart."""
-        ready = self._root.founding
+        ready = self._root.mind.founding
         if ready is None:
             return []
         structure = next(iter(ready.values())).structure
@@ -410,7 +409,7 @@ class Federation:
 
     def _part(self, sync: Sync) -> list[Outgoing]:
         """The job is one, and is to become several: it is made a team, which stops to be parted."""
-        root, founder = self._root, self._founder
+        root, founder = self._root.mind, self._founder
         ready = {one: own for one in root.members if (own := root.readied(one)) is not None}
         if not ready or root.is_over:
             raise UsageError(f"this job cannot be switched to {sync} now: it does not train")
@@ -453,8 +452,8 @@ class Federation:
             events=self._events,
             journal=self._journal,
             clock=self._clock,
-            hellos=self._root.hellos,
-            patience_s=self._patience_s,
+            hellos=self._root.mind.hellos,
+            patience_s=self._settings.patience_s,
         )
 
     def _team_for(self, replaces: int, *, unreached: frozenset[int] = frozenset()) -> Team:
@@ -481,8 +480,8 @@ class Federation:
         It may have trained in that team, or have only just come to enter it.
         """
         assert self._teams is not None
-        hello = self._root.hellos.get(worker)
-        known = self._ready.get(worker, self._root.readied(worker))
+        hello = self._root.mind.hellos.get(worker)
+        known = self._ready.get(worker, self._root.mind.readied(worker))
         ready = message if isinstance(message, Ready) else self._newest_ready.get(worker, known)
         if hello is None or isinstance(message, Goodbye):
             return []
@@ -504,10 +503,10 @@ class Federation:
         found = self._founder.resume(self._journal.records)
         if found is None:
             return
-        hellos = self._root.hellos
-        self._ready = {one: own for one in hellos if (own := self._root.readied(one)) is not None}
+        root = self._root.mind
+        self._ready = {one: own for one in root.hellos if (own := root.readied(one)) is not None}
         self._teams = self._make_teams(found.ready)
         self._teams.take_over(found.teams, found.sync, found.scopes)
         for team in found.teams.values():
-            self._ended |= team.hub.ended
+            self._ended |= team.mind.ended
         self._teams.replay(self._journal.records)

@@ -8,22 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from gangline.control import (
-    MetricsMeasured,
-    PublishView,
-    SpareMeasured,
-    WorkersJoined,
-    WorkersLeft,
-    WorkersLost,
-)
-from gangline.coordinator.members.lookout import Question
+from gangline.control import SpareMeasured, WorkersJoined, WorkersLeft
+from gangline.coordinator.losses import Losses, questions
+from gangline.coordinator.members.homecoming import Homecoming
 from gangline.coordinator.mind import Mind
-from gangline.coordinator.mind import Outgoing as Outgoing
-from gangline.coordinator.records import Ended, ScriptEnded
+from gangline.coordinator.outgoing import LEFT_BEHIND, OVER, Outgoing
+from gangline.coordinator.records import NoJournal, ScriptEnded
 from gangline.coordinator.reports.checkpoints import judge
-from gangline.coordinator.sanity import check_report
+from gangline.coordinator.reports.steps import StepReports
 from gangline.protocol.messages import (
     CheckpointWritten,
     Dismissed,
@@ -44,108 +36,127 @@ from gangline.protocol.messages import (
     Refused,
     Released,
     Shown,
-    Stopped,
-    founders_group,
 )
 from gangline.spec.errors import UsageError
-from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gangline.coordinator.records import Journal
+    from gangline.coordinator.replanning import PlanSink
+    from gangline.coordinator.reports.bunch import Bunch
+    from gangline.coordinator.settings import Settings
+    from gangline.eventlog import EventSink
     from gangline.protocol.lifeline import ProcessEnded
-    from gangline.protocol.status import ReplanRequest
+    from gangline.protocol.status import ReplanRequest, Status
+    from gangline.spec.view import Whole
 
 
-MAX_GATHERINGS = 5
-"""So often founders may fail to reach each other while none of them is lost."""
-
-OVER = Refused(reason="the job is over, its workers have ended", is_left_behind=True)
-LEFT_BEHIND = Refused(
-    reason=(
-        "the job has ended without this worker, which did not answer for too long: its parameters "
-        "are not those that were trained. Take those of the others, or of the last checkpoint"
-    ),
-    is_left_behind=True,
-)
-
-
-class Hub(Mind):
+class Hub:
     """What the coordinator does with each message; what it knows and decides is its mind's."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        events: EventSink,
+        clock: Callable[[], float],
+        journal: Journal | None = None,
+        whole: Whole | None = None,
+        plans: PlanSink | None = None,
+    ) -> None:
+        """Goes on where the journal ends; `plans` keeps the structures that are planned.
+
+        `whole` is what the workers are a part of, where they are one team of several.
+        """
+        self._run = settings.run
+        self._events = events
+        self._clock = clock
+        self._journal = journal or NoJournal()
+        self.mind = Mind(
+            settings,
+            events=events,
+            clock=clock,
+            journal=self._journal,
+            whole=whole,
+            plans=plans,
+        )
+        """What is known of the workers, and was decided."""
+        self._home = Homecoming()
+        self._losses = Losses(self.mind, self._home, clock)
+        self._steps = StepReports(self.mind, clock)
+
+    def status(self) -> Status:
+        """A snapshot for people."""
+        return self.mind.status()
 
     # --- connections -----------------------------------------------------------------------------
 
     def admit(self, hello: Hello) -> int:
         """Checks and numbers a worker that another hub will look after."""
-        self._roster.check(hello, run=self._run, members=self._members)
-        return self._roster.greet(hello)[0]
+        self.mind.roster.check(hello, run=self._run, members=self.mind.participants)
+        return self.mind.roster.greet(hello)[0]
 
     def connect(self, hello: Hello) -> tuple[int, list[Outgoing]]:
         """A worker said hello: its number, and what to tell whom.
 
         Raises UsageError, for the worker to read, if it does not belong here.
         """
-        self._roster.check(hello, run=self._run, members=self._members)
-        is_known = hello.worker in self._dismissed or self._roster.has_trained(hello.worker)
-        if self._is_over and not is_known:
+        self.mind.roster.check(hello, run=self._run, members=self.mind.participants)
+        is_known = hello.worker in self.mind.dismissed or self.mind.roster.has_trained(hello.worker)
+        if self.mind.is_over and not is_known:
             raise UsageError(OVER.reason)
-        worker, is_new = self._roster.greet(hello)
+        worker, is_new = self.mind.roster.greet(hello)
         if is_new:
-            self._dismissed.discard(worker)
-            self._lookout.cut.forget(worker)
-        self._lookout.watch.hear(worker, self._clock())
-        return worker, self._gather() if self._roster.found() else self._catch_up(worker)
+            self.mind.dismissed.discard(worker)
+            self.mind.lookout.cut.forget(worker)
+        self.mind.lookout.watch.hear(worker, self._clock())
+        return worker, self.mind.gather() if self.mind.roster.found() else self._catch_up(worker)
 
     def disconnect(self, worker: int) -> None:
         """A worker's connection is gone; the worker itself may be well."""
-        self._changes.forget(worker)
+        self.mind.changes.forget(worker)
         self._home.leave(worker)
-        self._lookout.watch.lose_connection(worker, self._clock())
-        self._roster.lose_connection(worker)
+        self.mind.lookout.watch.lose_connection(worker, self._clock())
+        self.mind.roster.lose_connection(worker)
         self._home.hang_up(worker, self._clock())
 
     def see_busy(self, worker: int) -> None:
         """A worker computes, and cannot say so itself."""
-        self._lookout.watch.see_busy(worker, self._clock())
+        self.mind.lookout.watch.see_busy(worker, self._clock())
 
     def note_ended(self, ended: ProcessEnded) -> list[Outgoing]:
         """Whoever starts the workers says that one's process is no more: nobody waits for it.
 
         Unless somebody takes its place: with another number, as the founder that was expected.
         """
-        if self._roster.founded is not None:
+        if self.mind.roster.founded is not None:
             if ended.has_failed:
-                self._roster.ended.add(ended.worker)
+                self.mind.roster.ended.add(ended.worker)
                 self.disconnect(ended.worker)
-            return self._look()
-        self._roster.lose_connection(ended.worker)
-        self._roster.expected -= not ended.is_replaced
-        return self._gather() if self._roster.found() else []
+            return self._losses.look()
+        self.mind.roster.lose_connection(ended.worker)
+        self.mind.roster.expected -= not ended.is_replaced
+        return self.mind.gather() if self.mind.roster.found() else []
 
     def tick(self) -> list[Outgoing]:
         """Time has passed: looks whether somebody is missing, and grants what was asked for."""
-        return self._look() + self._change() + self._release()
-
-    def _gather(self) -> list[Outgoing]:
-        """The founders are there, and shall shake hands."""
-        now = self._clock()
-        self._lookout.watch_over(self._lookout.begin(self._members, now), now)
-        hellos = sorted(self._roster.hellos)
-        return [Outgoing(one, self._roster.gathered(one, None)) for one in hellos]
+        return self._losses.look() + self._change() + self._release()
 
     def _catch_up(self, worker: int) -> list[Outgoing]:
         """What a worker that comes late, or comes back, must know."""
-        if self._roster.founded is None:
+        if self.mind.roster.founded is None:
             return []
-        view = self._view
-        missed: list[FromCoordinator] = [self._roster.gathered(worker, view)]
-        is_dismissed = worker in self._dismissed
-        if self._stopped is not None:
-            missed.append(self._stopped)
-        elif self._is_over and not is_dismissed:
+        view = self.mind.view
+        missed: list[FromCoordinator] = [self.mind.roster.gathered(worker, view)]
+        is_dismissed = worker in self.mind.dismissed
+        if self.mind.stopped is not None:
+            missed.append(self.mind.stopped)
+        elif self.mind.is_over and not is_dismissed:
             missed.append(LEFT_BEHIND)
         elif view is not None:
-            was_in = worker in view.members or is_dismissed or self._roster.has_trained(worker)
-            command = PublishView(view=view, is_recovery=self._is_recovered)
-            missed += [self._published(command)] if was_in else []
+            was_in = worker in view.members or is_dismissed or self.mind.roster.has_trained(worker)
+            missed += [self.mind.view_again()] if was_in else []
             missed += [Dismissed()] if is_dismissed else []
         return [Outgoing(worker, message) for message in missed]
 
@@ -153,28 +164,29 @@ class Hub(Mind):
 
     def receive(self, worker: int, message: FromWorker) -> list[Outgoing]:
         """A worker said something after its hello."""
-        self._lookout.watch.hear(worker, self._clock())
+        self.mind.lookout.watch.hear(worker, self._clock())
         match message:
             case Ping(sent_s=sent_s, waiting_s=waiting_s):
-                self._lookout.watch.report_waiting(worker, waiting_s, self._clock())
+                self.mind.lookout.watch.report_waiting(worker, waiting_s, self._clock())
                 return [Outgoing(worker, Pong(sent_s=sent_s))]
             case Ready():
                 return self._on_ready(worker, message)
             case Measured():
-                return self._on_measured(worker, message)
+                return self._steps.hear(worker, message)
             case Metrics():
-                return self._on_metrics(worker, message)
+                self.mind.metrics.note(worker, message)
+                return []
             case Shown(slowdown=slowdown):
                 shown = SpareMeasured(worker=worker, slowdown=slowdown)
-                return [] if self._control is None or self._is_over else self._decide(shown)
+                return self.mind.decide(shown) if self.mind.is_under_way else []
             case Failed():
-                return self._on_failed(worker, message)
+                return self._losses.hear_failure(worker, message)
             case Probed():
-                return self._on_probed(worker, message)
+                return self._losses.hear_answer(worker, message)
             case CheckpointWritten():
                 return self._on_checkpoint(worker, message)
             case Exhausted(max_samples=max_samples):
-                self._roster.lower_ceiling(worker, max_samples)
+                self.mind.roster.lower_ceiling(worker, max_samples)
                 return []
             case Leaving():
                 return self._on_leaving(worker)
@@ -188,93 +200,58 @@ class Hub(Mind):
                 raise UsageError(f"worker {worker} speaks for a team, and this job has none")
 
     def _on_ready(self, worker: int, ready: Ready) -> list[Outgoing]:
-        if self._is_over and worker not in self._members:
-            return [Outgoing(worker, LEFT_BEHIND if self._roster.has_trained(worker) else OVER)]
+        mind, roster = self.mind, self.mind.roster
+        if mind.is_over and not mind.is_member(worker):
+            return [Outgoing(worker, LEFT_BEHIND if roster.has_trained(worker) else OVER)]
         try:
-            self._roster.set_ready(worker, ready)
+            roster.set_ready(worker, ready)
         except UsageError as error:
             return [Outgoing(worker, Refused(reason=str(error)))]
-        if self._control is not None and worker in self._control.members:
+        if mind.control is not None and mind.is_member(worker):
             return []  # its line was down, and it says everything again
-        self._roster.workers[worker].state = "ready"
-        if self._control is not None or worker not in self._members:
-            self._changes.want_in(worker)
-        if self._control is not None or not self._roster.can_begin or self._roster.is_relaxed:
+        roster.workers[worker].state = "ready"
+        if mind.control is not None or not mind.is_member(worker):
+            mind.changes.want_in(worker)
+        if mind.control is not None or not roster.can_begin or roster.is_relaxed:
             return []
         try:
-            return self._begin(self._members)
+            return mind.begin()
         except UsageError as error:
-            return [Outgoing(member, Refused(reason=str(error))) for member in self._roster.ready]
+            return [Outgoing(member, Refused(reason=str(error))) for member in roster.ready]
 
     def _change(self) -> list[Outgoing]:
         """Grants the wishes of those that want in or out, when the time is right."""
-        if self._control is None or self._is_over:
+        mind, roster = self.mind, self.mind.roster
+        if not mind.is_under_way:
             return []
-        due = self._lookout.cut.due(self._clock())
-        asked = _asked(self._lookout.ask(due)) if due else []
-        change = self._changes.next(self._control.members)
-        wish = self._replanning.take(is_settled=self._changes.is_settled and change is None)
+        due = mind.lookout.cut.due(self._clock())
+        asked = questions(mind.lookout.ask(due)) if due else []
+        change = mind.changes.next(mind.members)
+        wish = mind.replanning.take(is_settled=mind.is_settled and change is None)
         if wish is not None:
-            return asked + self._decide(wish)
-        if change is None or change.last in self._dismissed:
+            return asked + mind.decide(wish)
+        if change is None or change.last in mind.dismissed:
             return asked
         if change.last is not None:
-            if self._roster.newcomers(self._control.members, self._dismissed):
+            if roster.newcomers(mind.members, mind.dismissed):
                 return asked  # they need somebody whose state they copy
-            self._dismissed.add(change.last)
+            mind.dismissed.add(change.last)
             return [*asked, Outgoing(change.last, Dismissed())]
         if change.leaving:
-            return asked + self._decide(WorkersLeft(workers=change.leaving))
-        ceilings = self._roster.ceilings(change.joining)
+            return asked + mind.decide(WorkersLeft(workers=change.leaving))
+        ceilings = roster.ceilings(change.joining)
         try:
             for worker in change.joining:  # some came before the founders were ready
-                self._roster.check_alike(worker, self._roster.ready[worker])
+                roster.check_alike(worker, roster.ready[worker])
             joined = WorkersJoined(workers=change.joining, max_samples=ceilings)
-            return asked + self._decide(joined)
+            return asked + mind.decide(joined)
         except UsageError as error:
             for worker in change.joining:
-                self._changes.forget(worker)
+                mind.changes.forget(worker)
             return [Outgoing(worker, Refused(reason=str(error))) for worker in change.joining]
 
-    def _on_failed(self, worker: int, failed: Failed) -> list[Outgoing]:
-        view = self._view
-        founded = self._roster.founded
-        if self._stopped is not None:
-            return [Outgoing(worker, self._stopped)]
-        if view is not None and worker in self._dismissed:
-            return [Outgoing(worker, Dismissed())]
-        if view is not None and worker not in view.members and failed.group >= 0:
-            return self._take_back(worker)
-        if view is not None:
-            present = view.group
-        else:
-            present = founders_group(0 if founded is None else founded.attempt)
-        if failed.group == present and worker not in self._changes.newcomers:
-            self._verdict.hear_failure(worker, failed, self._clock())
-        # Who cannot see others come and go ends by itself, unless the loops differ.
-        if failed.group == present and self._roster.is_elastic(self._members):
-            self._lookout.watch.report_failure(worker, failed.error, self._clock())
-        return self._look()
-
-    def _take_back(self, worker: int) -> list[Outgoing]:
-        """A worker that was put out is back."""
-        if self._is_over:
-            return [Outgoing(worker, LEFT_BEHIND)]
-        if worker in self._spares:
-            return []  # it was put out for being slow, and shows when it is not
-        if worker in self._lookout.cut:
-            self._lookout.cut.want_in(worker)
-        else:
-            self._changes.want_in(worker)
-        return []
-
-    def _on_probed(self, worker: int, probed: Probed) -> list[Outgoing]:
-        if self._lookout.hear_answer(worker, probed):
-            self._changes.want_in(worker)
-        return self._look()
-
     def _on_checkpoint(self, worker: int, written: CheckpointWritten) -> list[Outgoing]:
-        since = self._member_since.get(worker)
+        since = self.mind.member_since(worker)
         answer, refused = judge(worker, written, member_since=since, now=self._clock())
         if refused is not None:
             self._events.write(refused)
@@ -282,48 +259,47 @@ class Hub(Mind):
 
     def ask_to_leave(self, worker: int) -> list[Outgoing]:
         """Somebody wants a worker to go. Raises UsageError where it cannot."""
-        members = () if self._control is None else self._control.members
+        members = self.mind.members
         if worker not in members:
             names = ", ".join(str(member) for member in members) or "nobody yet"
             raise UsageError(f"worker {worker} does not take part in this job; who does: {names}")
-        self._roster.check_elastic(members, what="leave")
+        self.mind.roster.check_elastic(members, what="leave")
         return self._on_leaving(worker)
 
     def ask_structure(self, request: ReplanRequest) -> list[Outgoing]:
         """Somebody wants another structure. Raises UsageError where it cannot be."""
-        self._replanning.ask(request, self._view)
+        self.mind.replanning.ask(request, self.mind.view)
         return self._change()
 
     def _on_leaving(self, worker: int) -> list[Outgoing]:
-        self._roster.workers[worker].state = "leaving"
-        self._changes.want_out(worker)
-        if self._control is None or worker in self._control.members:
+        self.mind.roster.workers[worker].state = "leaving"
+        self.mind.changes.want_out(worker)
+        if self.mind.control is None or worker in self.mind.members:
             return []
-        self._dismissed.add(worker)
+        self.mind.dismissed.add(worker)
         return [Outgoing(worker, Dismissed())]
 
     def _on_goodbye(self, worker: int, goodbye: Goodbye) -> list[Outgoing]:
-        workers = self._roster.workers
-        was_asked = worker in self._dismissed or workers[worker].state == "leaving"
+        mind, workers = self.mind, self.mind.roster.workers
+        was_asked = worker in mind.dismissed or workers[worker].state == "leaving"
         workers[worker].state = "gone"
         self._home.leave(worker)
-        self._changes.forget(worker)
-        members = () if self._control is None else self._control.members
-        newcomers = self._changes.newcomers if self._group > 0 else frozenset()
+        mind.changes.forget(worker)
+        members = mind.members
+        newcomers = mind.changes.newcomers if mind.group > 0 else frozenset()
         if worker in {*members} - newcomers and not was_asked:
-            if self._verdict.hear_goodbye(worker, goodbye):
+            if mind.verdict.hear_goodbye(worker, goodbye):
                 self._journal.append(ScriptEnded(worker=worker, position=goodbye.position))
-            self._lookout.watch.lose_connection(worker, self._clock())
+            mind.lookout.watch.lose_connection(worker, self._clock())
         if not all(workers[one].state == "gone" for one in {*members} - newcomers):
-            return self._look()
-        if members and not self._is_over:
-            self._is_over = True
-            self._journal.append(Ended())
-        late = sorted({*newcomers, *self._changes.waiting, *self._lookout.cut.waiting})
-        has_trained = self._roster.has_trained
-        excluded = {} if self._control is None else self._control.oversight.exclusions
+            return self._losses.look()
+        if members and not mind.is_over:
+            mind.end()
+        late = sorted({*newcomers, *mind.changes.waiting, *mind.lookout.cut.waiting})
+        has_trained = mind.roster.has_trained
+        excluded = {} if mind.control is None else mind.control.oversight.exclusions
         spare = {*excluded} - {worker} - ({*members} - newcomers)
-        self._dismissed |= spare  # they did what they could: this is no failure of theirs
+        mind.dismissed |= spare  # they did what they could: this is no failure of theirs
         dismissals = [Outgoing(one, Dismissed()) for one in sorted(spare)]
         return dismissals + [
             Outgoing(one, LEFT_BEHIND if has_trained(one) else OVER)
@@ -332,10 +308,11 @@ class Hub(Mind):
         ]
 
     def _on_finished(self, worker: int, group: int) -> list[Outgoing]:
-        if group == self._group and self._view is not None:
+        mind = self.mind
+        if group == mind.group and mind.view is not None:
             # Its members have met, and there will be no step that says so.
-            self._changes.see_step(self._view.number)
-            self._lookout.watch.has_stepped = True
+            mind.changes.see_step(mind.view.number)
+            mind.lookout.watch.has_stepped = True
         self._home.finish(worker, group)
         return self._release()
 
@@ -343,112 +320,26 @@ class Hub(Mind):
         """Lets those go whose scripts are over, unless somebody who was put out may need them."""
         if not self._home.has_begun:
             return []
-        if self._control is not None and not self._is_over and self._roster.whole is None:
-            if self._home.is_entering(self._control.members, self._group):
+        mind = self.mind
+        if mind.is_under_way and mind.roster.whole is None:
+            if self._home.is_entering(mind.members, mind.group):
                 return []  # the newest view has somebody who is back
-            if any(self._roster.has_trained(one) for one in self._changes.waiting):
+            if any(mind.roster.has_trained(one) for one in mind.changes.waiting):
                 return []
-            now, members = self._clock(), self._control.members
-            for number, one in self._roster.workers.items():
+            now, members = self._clock(), mind.members
+            for number, one in mind.roster.workers.items():
                 is_back = one.is_connected or self._home.is_reconnecting(number, now)
                 is_awaited = number not in members and self._home.is_awaited(number, now)
                 if is_awaited and is_back and one.state == "lost":
                     return []
         return [Outgoing(one, Released()) for one in self._home.release()]
 
-    # --- who is lost -----------------------------------------------------------------------------
+    # --- steps -----------------------------------------------------------------------------------
 
-    def _look(self) -> list[Outgoing]:
-        """Looks whether somebody is lost, and has that decided."""
-        if self._is_over:
-            return []
-        stopped = self._verdict.judge(self._members, self._clock())
-        if stopped is not None:
-            return self._stop(stopped)
-        has_tried = self._is_recovered and not self._lookout.watch.has_stepped
-        may_retry = self._control is not None and not has_tried
-        seen = self._lookout.look(self._clock(), may_retry=may_retry)
-        if seen is None:
-            return []
-        if isinstance(seen, Question):
-            return _asked(seen)
-        waiting = {*self._lookout.watch.waiting} - self._changes.newcomers
-        stopped = self._verdict.judge_waiting(seen.workers, waiting)
-        if stopped is not None and not self._lookout.watch.has_failed:
-            return self._stop(stopped)
-        if seen.workers and {*seen.workers} <= {*self._verdict.ended} and not waiting:
-            return []  # their scripts have ended, and so will those of the others
-        self._home.lose(seen.workers, self._clock())
-        for worker in seen.workers:
-            self._roster.workers[worker].state = "lost"
-        if self._control is not None:
-            return self._decide(WorkersLost(workers=seen.workers, reason=seen.reason))
-        return self._found_again(seen.workers, seen.reason)
+    def takes(self, bunch: Bunch) -> bool:
+        """Whether the reports of many come to the same at once as one after the other."""
+        return self._steps.takes(bunch)
 
-    def _stop(self, stopped: Stopped) -> list[Outgoing]:
-        """The workers' loops differ: the job ends with an error for everybody."""
-        self._say(Decision(t=self._clock(), what="stop", reason=stopped.reason, numbers={}))
-        return self.stop(stopped)
-
-    def _found_again(self, lost: tuple[int, ...], reason: str) -> list[Outgoing]:
-        """A founder is lost before there is a view: the others begin without it."""
-        founded, members = self._roster.founded, self._members
-        assert founded is not None
-        if not self._roster.is_elastic(members):
-            return []  # they notice it themselves, and end
-        if not lost and founded.attempt + 1 >= MAX_GATHERINGS:
-            refusal = Refused(reason=f"the founders do not get in touch with each other: {reason}")
-            return [Outgoing(member, refusal) for member in members]
-        self._roster.found_again(lost)
-        left = len(self._members)
-        reason = f"{reason}; {left} of {len(members)} founders begin"
-        numbers = {"lost": float(len(lost)), "founders": float(left)}
-        self._say(Decision(t=self._clock(), what="gather_again", reason=reason, numbers=numbers))
-        return self._gather()
-
-    def _on_measured(self, worker: int, report: Measured) -> list[Outgoing]:
-        check_report(report, None if self._control is None else self._control.view)
-        if not self._tally.believes(worker, report.step):
-            return self._doubt(worker, report.step)
-        status = self._roster.workers[worker]
-        status.state = "leaving" if status.state == "leaving" else "training"
-        self._changes.see_step(report.view)
-        status.step, status.samples = report.step, report.samples
-        status.compute_s = report.compute_s
-        self._lookout.watch.report_step(
-            self._clock(),
-            step=report.step,
-            is_own=self._changes.is_settled,
-            exchange_s=report.exchange_s,
-        )
-        outgoing = []
-        for measured in self._tally.add(worker, report, self._clock()):
-            self._step = measured.step
-            outgoing += self._decide(measured)
-        return outgoing
-
-    def _doubt(self, worker: int, step: int) -> list[Outgoing]:
-        if self._tally.must_tell(worker):
-            reason = f"worker {worker} claims step {step}, where no other member is near"
-            numbers = {"worker": float(worker), "step": float(step)}
-            self._say(Decision(t=self._clock(), what="doubt", reason=reason, numbers=numbers))
-        return []
-
-    def _on_metrics(self, worker: int, metrics: Metrics) -> list[Outgoing]:
-        self._metrics[worker] = metrics
-        members = () if self._control is None else self._control.members
-        if not members or not set(members) <= set(self._metrics):
-            return []
-        rows = [self._metrics[member] for member in members]
-        return self._decide(
-            MetricsMeasured(
-                workers=members,
-                operations_per_s=np.array([row.operations_per_s for row in rows]),
-                memory_bytes=np.array([row.memory_bytes for row in rows]),
-                latency_s=np.array([row.latency_s for row in rows]),
-            )
-        )
-
-
-def _asked(question: Question) -> list[Outgoing]:
-    return [Outgoing(worker, question.probe) for worker in question.workers]
+    def report_steps(self, bunch: Bunch) -> list[Outgoing]:
+        """Many workers report a step; with the effects of their single reports."""
+        return self._steps.hear_many(bunch)

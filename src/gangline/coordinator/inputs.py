@@ -41,6 +41,24 @@ class Said(_Input, frozen=True, kw_only=True, tag="said"):
     message: FromWorker
 
 
+class StepsReported(_Input, frozen=True, kw_only=True, tag="steps_reported"):
+    """What many workers say of one step, as `Measured` each: packed numbers, one for each worker."""
+
+    step: int
+    view: int
+    team: int = -1
+    workers: bytes
+    """Whole numbers of 8 bytes, the lowest first, as `samples` and `hop_peers` are."""
+    samples: bytes
+    compute_s: bytes
+    """Floating point numbers of 8 bytes, as `exchange_s` and `hop_s` are."""
+    exchange_s: bytes
+    other_s: float = 0.0
+    hop_peers: bytes = b""
+    """One hop of each; nothing where nobody knows of any."""
+    hop_s: bytes = b""
+
+
 class SeenBusy(_Input, frozen=True, kw_only=True, tag="seen_busy"):
     """Somebody beside a worker says that it computes, and cannot say so itself."""
 
@@ -81,6 +99,7 @@ Input = (
     | Connected
     | Disconnected
     | Said
+    | StepsReported
     | SeenBusy
     | Ordered
     | LeaveAsked

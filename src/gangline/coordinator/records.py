@@ -40,6 +40,8 @@ class Founded(Record, frozen=True, kw_only=True, tag="founded"):
     @property
     def members(self) -> tuple[int, ...]:
         """The founders that are left."""
+        if not self.lost:
+            return self.founders
         return tuple(worker for worker in self.founders if worker not in self.lost)
 
 

@@ -7,7 +7,6 @@ who want in or out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -42,24 +41,21 @@ class PlanSink(Protocol):
     def keep_plan(self, plan: Plan) -> None: ...
 
 
-@dataclass(frozen=True)
-class Planning:
-    """What the structure is planned from when the job begins, and who keeps plans."""
-
-    profile: ClusterProfile | None = None
-    """One node per worker; None: the structure stays as it was asked for."""
-    plans: PlanSink | None = None
-    """None: nobody does."""
-
-
 class Replanning:
     """The wish for another structure, until it can be granted; and what comes of it."""
 
     def __init__(
-        self, planning: Planning, roster: Roster, *, journal: Journal, restored: Restructured | None
+        self,
+        roster: Roster,
+        *,
+        profile: ClusterProfile | None,
+        plans: PlanSink | None,
+        journal: Journal,
+        restored: Restructured | None,
     ) -> None:
         """`restored` is what the journal says was asked for last."""
-        self._planning = planning
+        self._profile = profile
+        self._plans = plans
         self._roster = roster
         self._journal = journal
         self._restored = restored
@@ -84,7 +80,7 @@ class Replanning:
             )
         if request.is_auto:
             if request.profile is not None:
-                self._planning = replace(self._planning, profile=request.profile)
+                self._profile = request.profile
             self._wish = StructureAsked(structure=None, reason=_ASKED, outlook=self._outlook())
             return
         structure = request.structure
@@ -105,7 +101,7 @@ class Replanning:
     def applied_to(self, options: ControlOptions) -> ControlOptions:
         """The options of the run with the structure that was asked for last, or what to plan from."""
         restored, founded = self._restored, self._roster.founded
-        plans = self._planning.profile is not None and self._roster.whole is None
+        plans = self._profile is not None and self._roster.whole is None
         # A transport that lets nobody come and go cannot make another group either.
         plans = plans and founded is not None and self._roster.is_elastic(founded.members)
         if restored is not None:
@@ -122,8 +118,8 @@ class Replanning:
     def keep(self, command: KeepPlan, events: EventSink) -> None:
         """Has a plan kept where people find it."""
         events.write(command.made)
-        if self._planning.plans is not None:
-            self._planning.plans.keep_plan(command.plan)
+        if self._plans is not None:
+            self._plans.keep_plan(command.plan)
 
     def _outlook(self) -> Outlook:
         founded = self._roster.founded
@@ -135,7 +131,7 @@ class Replanning:
                 gradient_bytes=first.gradient_bytes,
                 minimum_share=max(1, first.minimum),
             ),
-            profile=self._planning.profile or self._seen_profile(),
+            profile=self._profile or self._seen_profile(),
         )
 
     def _seen_profile(self) -> ClusterProfile:

@@ -42,8 +42,6 @@ from gangline.spec.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gangline.spec.view import View
-
 MAX_COUNT = 1 << 48
 """More samples, steps or bytes than any job has; exact as a float, too."""
 MAX_TEXT = 64 << 10
@@ -67,10 +65,8 @@ def check_message(message: FromWorker) -> None:
             )
 
 
-def check_report(report: Measured, view: View | None) -> None:
-    """Raises UsageError where a report cannot be, while `view` is the newest."""
-    newest = -1 if view is None else view.number
-    total = 0 if view is None else sum(view.shares)
+def check_report(report: Measured, *, newest: int, total: int) -> None:
+    """Raises UsageError where a report cannot be; `newest` is the newest view, of `total` samples."""
     if report.view > newest:
         raise UsageError(f"Measured with view = {report.view}: {newest} is the newest")
     if report.view == newest and report.samples > total:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gangline.coordinator.hub import Outgoing
+from gangline.coordinator.outgoing import Outgoing
 from gangline.protocol.messages import (
     FromSurveyor,
     Knock,

@@ -7,8 +7,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gangline.coordinator.server import CoordinatorServer, Driver, Keys
-from gangline.eventlog import EventWriter, log_path
+from gangline.coordinator.server import CoordinatorServer, Keys, Post, assemble
 from gangline.files.announcement import Announcement
 from gangline.files.tokens import write_token
 
@@ -22,16 +21,10 @@ if TYPE_CHECKING:
 def coordinator_thread(job: Job) -> Iterator[CoordinatorServer]:
     """Runs the job's coordinator as a thread of this process."""
     token = write_token(job.token_file)
-    with EventWriter(
-        log_path(job.run_dir, "coordinator"), run=job.run, source="coordinator"
-    ) as events:
-        driver = Driver(
-            run=job.run, expected_workers=len(job.speeds), run_dir=job.run_dir, events=events
-        )
-        server = CoordinatorServer(driver, keys=Keys.of_worker(token))
-        server.start()
-        try:
-            Announcement(run=job.run, url=server.url, pid=os.getpid()).write(job.run_dir)
-            yield server
-        finally:
-            server.stop()
+    server = assemble(Post(config=job.config), job.run_dir, keys=Keys.of_worker(token))
+    server.start()
+    try:
+        Announcement(run=job.run, url=server.url, pid=os.getpid()).write(job.run_dir)
+        yield server
+    finally:
+        server.stop()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from gangline.files.tokens import make_token, read_token
+from gangline.spec.cluster import Cluster
 from gangline.spec.config import RunConfig
 from gangline.worker.environment import TorchRun
 from gangline.worker.line.refinding import coordinator_of
@@ -97,13 +98,13 @@ def _place_of_torchrun(launch: TorchRun, *, timeout_s: float) -> Place:
     server = None
     if launch.worker == 0:
         # Only here, so that the other workers do not carry a web server in their memory.
-        from gangline.coordinator.server import CoordinatorServer, Driver, Keys
+        from gangline.coordinator.server import Keys, Post, assemble
 
-        driver = Driver(run=launch.run, expected_workers=launch.workers)
+        cluster = Cluster.of_speeds((1.0,), workers=launch.workers)
+        config = RunConfig(run=launch.run, cluster=cluster)
         token = make_token()
-        server = CoordinatorServer(
-            driver, keys=Keys.of_worker(token), host=_host_to_serve(launch.host)
-        )
+        post = Post(config=config, host=_host_to_serve(launch.host))
+        server = assemble(post, keys=Keys.of_worker(token))
         server.start()
         store.set(_STORE_KEY, f"{server.url} {token}")
     url, token = store.get(_STORE_KEY).decode().split()

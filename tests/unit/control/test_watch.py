@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from gangline.control.members.watch import (
@@ -15,7 +17,8 @@ from gangline.control.members.watch import (
     STALL_S,
     Watch,
 )
-from gangline.coordinator.hub import Hub, Outgoing
+from gangline.coordinator.hub import Hub
+from gangline.coordinator.settings import Settings
 from gangline.eventlog import NullWriter
 from gangline.protocol.messages import (
     PROTOCOL_VERSION,
@@ -27,6 +30,9 @@ from gangline.protocol.messages import (
     ViewPublished,
 )
 from gangline.spec.exchange.address import WireAddress
+
+if TYPE_CHECKING:
+    from gangline.coordinator.outgoing import Outgoing
 
 SOON = GRACE_S + 0.01
 
@@ -199,7 +205,9 @@ class Job:
     def __init__(self, workers: int) -> None:
         self.now = 100.0
         self.hub = Hub(
-            run="r", expected_workers=workers, events=NullWriter(), clock=lambda: self.now
+            Settings(run="r", expected_workers=workers),
+            events=NullWriter(),
+            clock=lambda: self.now,
         )
         for worker in range(workers):
             self.hub.connect(hello(worker))

@@ -76,7 +76,9 @@ class TeamRoom(Room):
         super().__init__(expected, **options)
 
     def start(self) -> None:
-        self.hub: Any = Federation(events=self.log, clock=lambda: self.now, **self.options)
+        self.hub: Any = Federation(
+            self.settings, events=self.log, clock=lambda: self.now, **self.options
+        )
 
     @property
     def teams(self) -> Teams:

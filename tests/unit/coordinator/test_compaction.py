@@ -25,6 +25,7 @@ from gangline.coordinator.records import (
 )
 from gangline.coordinator.server import journal as journal_module
 from gangline.coordinator.server.journal import FileJournal
+from gangline.coordinator.settings import Settings
 from gangline.protocol.messages import LeaseAsked
 from gangline.spec.view import View
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     import pytest
 
     from gangline.coordinator.inputs import Input
+
+SETTINGS = Settings(run="r", expected_workers=WORKERS)
 
 
 def lease(team: int, epoch: int, number: int) -> Leased:
@@ -105,7 +108,7 @@ def run(coordinator: Coordinator, given: list[Input]) -> list[AnyRecord]:
 def test_a_coordinator_that_is_started_again_knows_as_much(
     sync: str, before: list[Input], after: list[Input]
 ) -> None:
-    first = Coordinator(run="r", expected_workers=WORKERS, now=0.0)
+    first = Coordinator(SETTINGS, now=0.0)
     leases = [
         Said(worker=w, message=LeaseAsked(epoch=0, number=0, length=40, team=w))
         for w in range(WORKERS)
@@ -113,8 +116,7 @@ def test_a_coordinator_that_is_started_again_knows_as_much(
     steps = [step(w, n) for n in range(12) for w in range(WORKERS)]
     records = run(first, [*beginning(sync), *steps, *leases, *before])
     again = [
-        Coordinator(run="r", expected_workers=WORKERS, now=9.0, records=kept)
-        for kept in (records, still_needed(records))
+        Coordinator(SETTINGS, now=9.0, records=kept) for kept in (records, still_needed(records))
     ]
     for number, one in enumerate([Tick(), *beginning(sync)[:WORKERS], *after]):
         whole, short = (coordinator.handle(one, 10.0 + number) for coordinator in again)

@@ -10,6 +10,7 @@ import pytest
 from gangline.coordinator.hub import Hub
 from gangline.coordinator.members.lookout import RETURN_S
 from gangline.coordinator.server.journal import FileJournal
+from gangline.coordinator.settings import Settings
 from gangline.eventlog import NullWriter
 from gangline.protocol.messages import (
     PROTOCOL_VERSION,
@@ -36,14 +37,17 @@ if TYPE_CHECKING:
 class Room:
     """A hub, its clock, and what it has told each worker."""
 
-    def __init__(self, expected: int = 2, **options: Any) -> None:
+    def __init__(
+        self, expected: int = 2, *, journal: Any = None, plans: Any = None, **settings: Any
+    ) -> None:
         self.now = 1000.0
-        self.options = {"run": "r", "expected_workers": expected, **options}
+        self.settings = Settings(run="r", expected_workers=expected, **settings)
+        self.options = {"journal": journal, "plans": plans}
         self.told: dict[int, list[Any]] = {}
         self.start()
 
     def start(self) -> None:
-        self.hub = Hub(events=NullWriter(), clock=lambda: self.now, **self.options)
+        self.hub = Hub(self.settings, events=NullWriter(), clock=lambda: self.now, **self.options)
 
     def deliver(self, outgoing: list[Any]) -> None:
         for worker, message in outgoing:

@@ -39,7 +39,7 @@ def test_nobody_goes_on_when_a_script_has_ended_early() -> None:
         assert "worker 0 ended its script after 1 step" in room.last(worker, Stopped).reason
     assert not room.has(0, Stopped)
     assert room.view.members == (0, 1, 2), "the others do not become a smaller group"
-    assert room.hub.is_over
+    assert room.hub.mind.is_over
 
 
 def test_who_missed_it_is_told_when_it_comes_back() -> None:
@@ -64,7 +64,7 @@ def test_scripts_that_end_at_one_place_end_well() -> None:
     assert room.view.members == (0, 1, 2)
     for worker in (1, 2):
         end(room, worker)
-    assert room.hub.is_over
+    assert room.hub.mind.is_over
     assert not any(room.has(worker, Stopped) for worker in range(3))
 
 

@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).parent))
 from test_hub import Room, restarted, training
 
 from gangline.control.members.watch import GRACE_S, MIN_PATIENCE_S
-from gangline.coordinator.hub import MAX_GATHERINGS
+from gangline.coordinator.losses import MAX_GATHERINGS
 from gangline.coordinator.members.reach import ANSWER_S, MAX_PAUSE_S, CutWorkers, find_cut
 from gangline.coordinator.server.journal import FileJournal
 from gangline.protocol.lifeline import ProcessEnded
@@ -164,7 +164,7 @@ def test_whoever_ended_well_is_not_taken_to_be_lost(tmp_path: Path) -> None:
     room = training(3)
     room.deliver(room.hub.note_ended(ProcessEnded(worker=1, has_failed=False)))
     room.tick(10.0)
-    assert room.hub.present == (0, 1, 2), "its goodbye is on its way"
+    assert room.hub.mind.present == (0, 1, 2), "its goodbye is on its way"
 
 
 def test_the_last_worker_stays_until_a_newcomer_is_in() -> None:

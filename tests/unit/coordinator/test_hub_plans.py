@@ -15,7 +15,6 @@ from test_hub import Room
 
 from gangline.coordinator.outbox import Outbox
 from gangline.coordinator.outputs import KeepPlan
-from gangline.coordinator.replanning import Planning
 from gangline.coordinator.server.journal import FileJournal
 from gangline.eventlog import EventWriter, log_path, read_run
 from gangline.protocol.messages import Measured, Ready
@@ -120,10 +119,10 @@ def test_a_restart_goes_on_with_what_was_asked_for(tmp_path: Path) -> None:
 
 def test_a_plan_is_made_kept_and_carried_out(tmp_path: Path) -> None:
     outbox = Outbox((), 0.0)
-    room = PlanRoom(planning=Planning(profile=two_sites(), plans=outbox))
+    room = PlanRoom(profile=two_sites(), plans=outbox)
     path = log_path(tmp_path, "coordinator")
     with EventWriter(path, run="r", source="coordinator") as events:
-        room.hub._events = events
+        room.hub.mind._events = events
         room.begin()
         room.train(range(20))
     assert room.view.structure is not None

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,13 +24,16 @@ from gangline.coordinator.inputs import (
     ReplanAsked,
     Said,
     SeenBusy,
+    StepsReported,
     SurveyAsked,
     SyncAsked,
     Tick,
 )
 from gangline.coordinator.outputs import Admitted, Keep, Refusal, Send, Stumbled, Write
 from gangline.coordinator.recording import Opening, framed, opening_of, read_recording, restored
+from gangline.coordinator.reports.bunch import Bunch, packed
 from gangline.coordinator.server.input_log import FOLDER, InputLog, recorded_files
+from gangline.coordinator.settings import Settings
 from gangline.protocol.lifeline import Dissolve, ProcessEnded
 from gangline.protocol.messages import (
     PROTOCOL_VERSION,
@@ -76,8 +81,11 @@ def ready(sync: str = "full") -> Ready:
     )
 
 
+BIG = msgspec.structs.replace(ready(), global_batch=4096)
+
+
 def begin(sync: str = "full", **options: Any) -> Coordinator:
-    return Coordinator(run="r", expected_workers=WORKERS, now=0.0, **options)
+    return Coordinator(Settings(run="r", expected_workers=WORKERS), now=0.0, **options)
 
 
 def beginning(sync: str = "full") -> list[Input]:
@@ -93,12 +101,41 @@ def step(worker: int, number: int, team: int = -1) -> Input:
     return Said(worker=worker, message=measured)
 
 
+def steps(rows: list[tuple[int, int, float]], number: int, view: int, team: int) -> StepsReported:
+    """What several say of one step: who, how many samples, how long a hop takes (0: none says)."""
+    workers, samples, hop_s = (np.array(column) for column in zip(*rows, strict=True))
+    with_hops = {"hop_peers": (workers + 1) % WORKERS, "hop_s": hop_s} if hop_s.all() else {}
+    return packed(
+        step=number,
+        view=view,
+        workers=workers,
+        samples=samples,
+        compute_s=0.1 + workers / 100,
+        exchange_s=0.05 - samples / 1000,
+        other_s=0.001,
+        team=team,
+        **with_hops,
+    )
+
+
 WORKER = st.integers(0, WORKERS)
+ROWS = st.lists(
+    st.tuples(WORKER, st.integers(0, 14), st.sampled_from([0.0, 0.1, 0.2])), min_size=1, max_size=4
+)
+EVERYBODY = st.just([(worker, 4, 0.1) for worker in range(WORKERS)])
+STEPS = st.builds(
+    steps,
+    st.one_of(EVERYBODY, ROWS),
+    st.one_of(st.integers(0, 6), st.just(5000)),
+    st.integers(0, 1),
+    st.integers(-1, 1),
+)
 INPUTS = st.one_of(
     st.just(Tick()),
     st.builds(lambda w, p: Connected(hello=hello(w, p)), WORKER, st.sampled_from([100, 900])),
     st.builds(lambda w: Disconnected(worker=w), WORKER),
     st.builds(step, WORKER, st.integers(0, 6), st.integers(-1, 2)),
+    STEPS,
     st.builds(
         lambda w, s: Said(worker=w, message=ready(s)), WORKER, st.sampled_from(["full", "none"])
     ),
@@ -151,6 +188,72 @@ def test_whatever_happens_nothing_raises_and_a_snapshot_goes_on_alike(
             assert copy.handle(one, now) == outputs
         coordinator.status()
         coordinator.standing(now)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    sync=st.sampled_from(["full", "full", "none"]),
+    later=st.lists(st.tuples(st.one_of(STEPS, INPUTS), st.floats(0.0, 3.0)), max_size=40),
+)
+def test_what_many_report_at_once_comes_to_what_they_report_one_by_one(
+    sync: str, later: list[tuple[Input, float]]
+) -> None:
+    together, apart, now = begin(), begin(), 1.0
+    for one, after_s in [*((one, 0.01) for one in beginning(sync)), *later]:
+        now += after_s
+        singles = Bunch.of(one).singles() if isinstance(one, StepsReported) else [one]
+        outputs = [output for single in singles for output in apart.handle(single, now)]
+        assert together.handle(one, now) == outputs
+    assert together.status() == apart.status()
+    assert together.standing(now) == apart.standing(now)
+
+
+def test_what_many_report_is_taken_at_once_where_all_is_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    coordinator = begin()
+    for one in beginning():
+        coordinator.handle(one, 1.0)
+    monkeypatch.setattr(Bunch, "singles", None)
+    everybody = [(worker, 4, 0.1) for worker in range(WORKERS)]
+    for number in range(20):
+        assert not coordinator.handle(steps(everybody, number, 0, -1), 2.0 + number)
+    assert coordinator.status().step == 19
+    assert {(one.state, one.step, one.samples) for one in coordinator.status().workers} == {
+        ("training", 19, 4)
+    }
+
+
+@pytest.mark.parametrize("column", ["samples", "compute_s", "exchange_s", "hop_s"])
+def test_columns_that_do_not_fit_together_are_refused(column: str) -> None:
+    whole = steps([(0, 4, 0.1), (1, 4, 0.1)], 0, 0, -1)
+    torn = msgspec.structs.replace(whole, **{column: getattr(whole, column)[:-3]})
+    (refusal,) = begin().handle(torn, 1.0)
+    assert isinstance(refusal, Refusal)
+    assert f"13 bytes of {column}, and 16 of workers" in refusal.reason
+
+
+def test_thousands_found_a_job_in_time_that_grows_with_their_number() -> None:
+    def calls(count: int) -> int:
+        settings = Settings(run="r", expected_workers=count, reserved=count)
+        coordinator = Coordinator(settings, now=0.0)
+        seen = 0
+
+        def count_calls(*_: Any) -> None:
+            nonlocal seen
+            seen += 1
+
+        sys.setprofile(count_calls)
+        try:
+            for worker in range(count):
+                coordinator.handle(Connected(hello=hello(worker)), 1.0)
+            for worker in range(count):
+                coordinator.handle(Said(worker=worker, message=BIG), 1.0)
+        finally:
+            sys.setprofile(None)
+        return seen
+
+    assert calls(400) < 2.5 * calls(200)
 
 
 def test_what_must_be_kept_comes_before_anybody_is_told() -> None:

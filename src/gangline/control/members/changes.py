@@ -71,6 +71,8 @@ class Changes:
         """What is to be done now, if anything."""
         if not self.is_settled:
             return None
+        if not self._joining and not self._leaving:
+            return None
         joining = tuple(worker for worker in self._joining if worker not in members)
         if joining:  # first, because somebody must be there whose state they copy
             return Change(joining=joining)

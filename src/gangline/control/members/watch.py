@@ -15,8 +15,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from statistics import median
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from gangline.control.members.ranks import Ranks
 from gangline.spec.config import LEAST_PATIENCE_S
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 GRACE_S = 0.3
 """After the first report of a failure, how long to wait for the connection of a dead member to end."""
@@ -46,7 +53,8 @@ class Watch:
     ) -> None:
         """`patience_s` is how long a member may be silent at least while others wait for it."""
         self._least_patience_s = patience_s
-        self._heard_s = dict.fromkeys(members, now)
+        self._ranks = Ranks(members)
+        self._heard_s = np.full(len(members), now)
         self._busy_s: dict[int, float] = {}
         self._waiting_since_s: dict[int, float] = {}
         self._asked_until_s = 0.0
@@ -66,35 +74,43 @@ class Watch:
     @property
     def members(self) -> tuple[int, ...]:
         """Who is watched."""
-        return tuple(self._heard_s)
+        return self._ranks.members
 
     def succeed(self, members: tuple[int, ...], now: float) -> Watch:
         """The watch over the group after this one, whose steps will take about as long."""
         watch = Watch(members, now, patience_s=self._least_patience_s)
-        watch._newcomers = frozenset(members) - frozenset(self._heard_s)
+        watch._newcomers = frozenset(members) - frozenset(self.members)
         watch._step_times.extend(self._step_times)
         watch._exchange_times.extend(self._exchange_times)
         return watch
 
     def hear(self, worker: int, now: float) -> None:
         """A member gave a sign of life."""
-        if worker in self._heard_s:
-            self._heard_s[worker] = now
+        rank = self._ranks.get(worker)
+        if rank is not None:
+            self._heard_s[rank] = now
             self._away.pop(worker, None)
+
+    def hear_many(self, workers: NDArray[np.int64], now: float) -> None:
+        """All of these, who are members, gave a sign of life."""
+        self._heard_s[self._ranks.of(workers)] = now
+        if self._away:
+            for worker in workers.tolist():
+                self._away.pop(worker, None)
 
     def see_busy(self, worker: int, now: float) -> None:
         """A member cannot speak for itself, but computes: somebody beside it says so."""
-        if worker in self._heard_s:
+        if worker in self._ranks:
             self._busy_s[worker] = now
 
     def lose_connection(self, worker: int, now: float) -> None:
         """A member's connection ended."""
-        if worker in self._heard_s:
+        if worker in self._ranks:
             self._away.setdefault(worker, now)
 
     def report_failure(self, worker: int, error: str, now: float) -> None:
         """A member says that an exchange failed."""
-        if worker in self._heard_s:
+        if worker in self._ranks:
             self._failed.setdefault(worker, error)
             if self._failed_s is None:
                 self._failed_s = now
@@ -102,7 +118,7 @@ class Watch:
     def report_waiting(self, worker: int, waiting_s: float, now: float) -> None:
         """A member has been in its present exchange for so long; 0: it is in none."""
         self._waiting_since_s.pop(worker, None)
-        if worker in self._heard_s and waiting_s > 0:
+        if worker in self._ranks and waiting_s > 0:
             self._waiting_since_s[worker] = now - waiting_s
 
     def report_step(
@@ -162,20 +178,20 @@ class Watch:
         Who computes does not wait: so nobody is slow, and something between them is broken. Or very
         much is on its way: then this is said again only after twice the time.
         """
-        if len(self._waiting_since_s) < len(self._heard_s) or self._failed_s is not None:
+        if len(self._waiting_since_s) < len(self._ranks) or self._failed_s is not None:
             return None
         since_s = now - max(self._waiting_since_s.values(), default=now)
         if since_s <= max(self.stall_s, self._asked_until_s):
             return None
         self._asked_until_s = 2 * since_s
-        return f"all {len(self._heard_s)} members wait for each other for {since_s:.1f} s"
+        return f"all {len(self._ranks)} members wait for each other for {since_s:.1f} s"
 
     def find_lost(self, now: float) -> tuple[tuple[int, ...], str] | None:
         """Who is lost, and how that was noticed; None while the group is taken to be whole."""
         if self._failed_s is not None:
             return self._find_dead(now)
         absent = tuple(worker for worker in self._away if self._is_missed(worker, now))
-        if absent and not self.has_stepped and len(absent) < len(self._heard_s):
+        if absent and not self.has_stepped and len(absent) < len(self._ranks):
             # Nobody can say that an exchange failed: the others still wait for it to come.
             names = ", ".join(str(worker) for worker in sorted(absent))
             return (
@@ -183,12 +199,14 @@ class Watch:
                 f"worker {names} is gone: its connection ended before the group's first step",
             )
         since_s = now - self._progress_s
+        if since_s <= self.patience_s:
+            return None  # however long somebody has been silent, nobody has waited long
         silent = {
             worker: patience_s
-            for worker, at in self._heard_s.items()
+            for worker, at in zip(self.members, self._heard_s.tolist(), strict=True)
             if min(now - at, since_s) > (patience_s := self._patience_with(worker, now))
         }
-        if silent and len(silent) < len(self._heard_s):
+        if silent and len(silent) < len(self._ranks):
             names = ", ".join(str(worker) for worker in silent)
             return tuple(silent), (
                 f"worker {names} silent for more than {min(silent.values()):.1f} s while the others "
@@ -210,7 +228,7 @@ class Watch:
             names = ", ".join(str(worker) for worker in sorted(dead))
             return dead, f"worker {names} is gone: its connection ended and an exchange failed"
         # Everybody may be well: a link that broke for a moment. Wait a little, then try again.
-        if now - self._failed_s > GRACE_S or len(self._failed) == len(self._heard_s):
+        if now - self._failed_s > GRACE_S or len(self._failed) == len(self._ranks):
             worker, error = next(iter(self._failed.items()))
             return (), f"worker {worker} reports a failed exchange, nobody is missing ({error})"
         return None

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control import ControlOptions
-from gangline.control.detection import RobustDetector
 from gangline.coordinator.members.greeting import check_elastic, check_hello, number_of
+from gangline.coordinator.members.table import WorkerTable
 from gangline.coordinator.records import Founded, Greeted, Lowered, Readied
 from gangline.protocol.messages import Gathered
 from gangline.protocol.status import WorkerStatus
@@ -16,9 +16,9 @@ from gangline.spec.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gangline.control.detection import Detector
     from gangline.coordinator.memory import Memory
     from gangline.coordinator.records import Journal
+    from gangline.coordinator.settings import Settings
     from gangline.protocol.messages import Hello, Ready
     from gangline.spec.exchange.address import WireAddress
     from gangline.spec.view import View, Whole
@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 class Roster:
     """The workers of a job by number, and those that found it."""
 
-    def __init__(self, memory: Memory, journal: Journal, *, expected: int, reserved: int) -> None:
+    def __init__(
+        self, memory: Memory, journal: Journal, settings: Settings, *, whole: Whole | None = None
+    ) -> None:
         """Who is in the journal is known, but not here yet."""
         self._journal = journal
-        self._reserved = reserved
-        self.expected = expected
+        self._reserved = settings.reserved
+        self._detector = settings.detector
+        self.expected = settings.expected_workers
         """How many found the job."""
         self.founded: Founded | None = memory.founded
         """Who found the job; None until all of them have come."""
@@ -39,24 +42,30 @@ class Roster:
         has_begun = memory.founded is not None
         self.hellos: dict[int, Hello] = memory.hellos if has_begun else {}
         self.ready: dict[int, Ready] = memory.ready if has_begun else {}
-        self.workers: dict[int, WorkerStatus] = {
-            worker: _status(worker, hello) for worker, hello in self.hellos.items()
-        }
+        self.workers = WorkerTable(
+            {worker: _status(worker, hello) for worker, hello in self.hellos.items()}
+        )
         self._lowered: dict[int, int] = memory.lowered
         self.ended: set[int] = set()
         """Whose process has ended, as whoever started it says: it will not come back."""
-        self.detector: Detector = RobustDetector()
-        """Tells which members are slower than usual."""
-        self.whole: Whole | None = None
+        self.whole = whole
         """What these workers are a part of, where they are one team of several."""
+        self._rigid: set[int] = set()
+        """Who cannot see others come and go."""
+        for worker, hello in self.hellos.items():
+            self._note_elastic(worker, hello)
+        self._founders: frozenset[int] = frozenset()
+        self._awaited: set[int] = set()
+        """The founders that are not ready, in their present attempt."""
+        self._await_founders()
 
     # --- coming and going ------------------------------------------------------------------------
 
     def check(self, hello: Hello, *, run: str, members: Iterable[int]) -> None:
         """Raises UsageError, for the worker to read, if it does not belong into this job."""
         check_hello(hello, run=run, known=self.workers.get(hello.worker))
-        founders = () if self.founded is None else self.founded.members
-        if self.founded is not None and hello.worker not in {*founders, *members}:
+        is_known = self.is_founder(hello.worker) or hello.worker in members
+        if self.founded is not None and not is_known:
             self.check_elastic(members, what="join")
 
     def check_elastic(self, members: Iterable[int], *, what: str) -> None:
@@ -65,7 +74,7 @@ class Roster:
 
     def is_elastic(self, members: Iterable[int]) -> bool:
         """Whether all of them can see others come and go."""
-        return all(self.hellos[member].is_elastic for member in members)
+        return self._rigid.isdisjoint(members) if self._rigid else True
 
     def greet(self, hello: Hello) -> tuple[int, bool]:
         """The number of who said hello, and whether it is another process than had it before."""
@@ -75,6 +84,7 @@ class Roster:
         if self.hellos.get(worker) != hello:
             self._journal.append(Greeted(worker=worker, hello=hello))
         self.hellos[worker] = hello
+        self._note_elastic(worker, hello)
         if known is None or is_new:
             self.workers[worker] = known = _status(worker, hello)
             self.ended.discard(worker)
@@ -82,6 +92,12 @@ class Roster:
         if hello.replaces in self._lowered:
             self._lowered.setdefault(worker, self._lowered[hello.replaces])
         return worker, is_new
+
+    def _note_elastic(self, worker: int, hello: Hello) -> None:
+        if hello.is_elastic:
+            self._rigid.discard(worker)
+        else:
+            self._rigid.add(worker)
 
     def lose_connection(self, worker: int) -> None:
         """The line is down; whoever is not there when the job begins is no founder."""
@@ -105,6 +121,7 @@ class Roster:
         if self.ready.get(worker) != ready:
             self._journal.append(Readied(worker=worker, ready=ready))
         self.ready[worker] = ready
+        self._await_founder(worker)
 
     def check_alike(self, worker: int, ready: Ready) -> None:
         """Raises UsageError where a newcomer does not train what the founders do.
@@ -113,7 +130,7 @@ class Roster:
         do so, because the members could only end when they find that one of them differs.
         """
         first = None if self.founded is None else self.ready.get(self.founded.members[0])
-        if self.founded is None or first is None or worker in self.founded.founders:
+        if self.founded is None or first is None or worker in self._founders:
             return
         for name, expected in first.traits.items():
             found = ready.traits.get(name, expected)
@@ -123,12 +140,19 @@ class Roster:
                     f"instead of {expected}. Start it with the script, arguments and data of the job"
                 )
 
+    def is_founder(self, worker: int) -> bool:
+        """Whether a worker is one of the founders that are left."""
+        founded = self.founded
+        return founded is not None and worker in self._founders and worker not in founded.lost
+
     # --- founding --------------------------------------------------------------------------------
 
     def found(self) -> bool:
         """Founds the job if all founders have come just now."""
+        if self.founded is not None or len(self.hellos) < self.expected:
+            return False
         come = [one for one in self.hellos if not self._reserved or one < self._reserved]
-        if self.founded is not None or not come or len(come) < self.expected:
+        if not come or len(come) < self.expected:
             return False
         self._set(Founded(founders=tuple(sorted(come))))
         return True
@@ -142,17 +166,43 @@ class Roster:
     def _set(self, founded: Founded) -> None:
         self._journal.append(founded)
         self.founded = founded
+        self._await_founders()
+
+    def _await_founders(self) -> None:
+        """Of whom it is not known that they are ready; kept, because there may be thousands."""
+        founded = self.founded
+        self._founders = frozenset() if founded is None else frozenset(founded.founders)
+        self._awaited = set() if founded is None else {*founded.members}
+        for worker in tuple(self._awaited):
+            self._await_founder(worker)
+
+    def _await_founder(self, worker: int) -> None:
+        founded, ready = self.founded, self.ready.get(worker)
+        if founded is None or not self.is_founder(worker):
+            return
+        if ready is not None and ready.attempt == founded.attempt:
+            self._awaited.discard(worker)
+        else:
+            self._awaited.add(worker)
 
     @property
     def can_begin(self) -> bool:
         """Whether all founders are ready, in their present attempt."""
-        founded = self.founded
-        if founded is None:
-            return False
-        return all(
-            worker in self.ready and self.ready[worker].attempt == founded.attempt
-            for worker in founded.members
-        )
+        return self.founded is not None and not self._awaited
+
+    def gather(self) -> list[Gathered]:
+        """What everybody is told when the founders are there."""
+        assert self.founded is not None
+        members, addresses = self.founded.members, self.addresses(self.founded.members)
+        founders = {*members}
+        return [
+            Gathered(
+                worker=worker, members=members, addresses=addresses, attempt=self.founded.attempt
+            )
+            if worker in founders
+            else self.gathered(worker, None)
+            for worker in sorted(self.hellos)
+        ]
 
     def gathered(self, worker: int, view: View | None) -> Gathered:
         """What a worker is told of who takes part."""
@@ -192,7 +242,7 @@ class Roster:
             seed=first.seed,
             structure=first.structure,
             whole=self.whole,
-            detector=self.detector,
+            detector=self._detector,
             may_exclude=self.is_elastic(self.founded.members),
         )
 

@@ -13,7 +13,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
-from gangline.coordinator.hub import OVER
 from gangline.coordinator.inputs import (
     Connected,
     Disconnected,
@@ -26,6 +25,7 @@ from gangline.coordinator.inputs import (
     SyncAsked,
     Tick,
 )
+from gangline.coordinator.outgoing import OVER
 from gangline.coordinator.outputs import Admitted, Refusal, Send, Stumbled
 from gangline.coordinator.sanity import check_message
 from gangline.coordinator.server.limits import Bucket, Limits

@@ -9,25 +9,23 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.control.members.watch import MIN_PATIENCE_S
 from gangline.coordinator.coordinator import Coordinator
 from gangline.coordinator.outputs import Keep, KeepPlan, Stumbled, Write
 from gangline.coordinator.records import NoJournal
 from gangline.coordinator.server.input_log import InputLog
 from gangline.coordinator.server.journal import open_journal
-from gangline.eventlog import NullWriter
+from gangline.eventlog import EventWriter, NullWriter, log_path
 from gangline.files.plainfile import replace_plain
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gangline.control.detection import Detector
     from gangline.coordinator.inputs import Input
     from gangline.coordinator.outputs import Output
+    from gangline.coordinator.settings import Settings
     from gangline.eventlog import EventSink
     from gangline.protocol.lifeline import Standing
     from gangline.spec.plan import Plan
-    from gangline.spec.profile import ClusterProfile
 
 PLAN_NAME = "plan.json"
 
@@ -37,32 +35,16 @@ _log = logging.getLogger("gangline.coordinator")
 class Driver:
     """A coordinator with a run folder, or without one: then nothing outlives this process."""
 
-    def __init__(
-        self,
-        *,
-        run: str,
-        expected_workers: int,
-        run_dir: Path | None = None,
-        events: EventSink | None = None,
-        reserved: int = 0,
-        profile: ClusterProfile | None = None,
-        detector: Detector | None = None,
-        patience_s: float = MIN_PATIENCE_S,
-    ) -> None:
+    def __init__(self, settings: Settings, run_dir: Path | None = None) -> None:
         """Goes on where the run folder's journal ends."""
+        run = settings.run
         self._run_dir = run_dir
-        self._events = events or NullWriter()
+        self._events: EventSink = NullWriter()
+        if run_dir is not None:
+            source = "coordinator"
+            self._events = EventWriter(log_path(run_dir, source), run=run, source=source)
         self._journal = NoJournal() if run_dir is None else open_journal(run_dir, self._events)
-        self.coordinator = Coordinator(
-            run=run,
-            expected_workers=expected_workers,
-            now=time.time(),
-            records=self._journal.records,
-            reserved=reserved,
-            profile=profile,
-            detector=detector,
-            patience_s=patience_s,
-        )
+        self.coordinator = Coordinator(settings, now=time.time(), records=self._journal.records)
         self._inputs = None if run_dir is None else InputLog(run_dir, self.coordinator, run=run)
         self._stumbled: set[tuple[str, str]] = set()
         """Which errors are in the log already."""
@@ -83,6 +65,7 @@ class Driver:
         """Closes what is recorded."""
         if self._inputs is not None:
             self._inputs.close()
+        self._events.close()
 
     def _carry_out(self, output: Output, given: Input) -> bool:
         """Does what needs no connection; whether it was that."""

@@ -72,8 +72,10 @@ class CoordinatorServer:
         """Serves until the process is told to stop."""
         if on_ready is not None:
             on_ready(self.url)
-        self._server.run(sockets=[])
-        self._close()
+        try:
+            self._server.run(sockets=[])
+        finally:
+            self._close()
 
     def start(self) -> None:
         """Serves in a thread of its own."""

@@ -15,7 +15,7 @@ from gangline.control.shares.parts import (
     least_parts,
 )
 from gangline.control.sync.rounds import Report, Round, RoundClock
-from gangline.coordinator.hub import Outgoing
+from gangline.coordinator.outgoing import Outgoing
 from gangline.coordinator.records import (
     Closed,
     Merged,
@@ -171,11 +171,11 @@ class Teams:
     @property
     def active(self) -> list[Team]:
         """The teams that train."""
-        return [team for team in self.teams.values() if team.members and not team.hub.is_over]
+        return [team for team in self.teams.values() if team.members and not team.mind.is_over]
 
     def team_of(self, worker: int) -> Team | None:
         """The team that a worker is in, or is about to enter."""
-        return next((team for team in self.teams.values() if worker in team.hub.hellos), None)
+        return next((team for team in self.teams.values() if worker in team.mind.hellos), None)
 
     # --- messages --------------------------------------------------------------------------------
 
@@ -402,7 +402,7 @@ class Teams:
     # --- lost teams, and the parts of those that are left ----------------------------------------
 
     def _find_lost(self, team: Team, now: float) -> str | None:
-        if team.hub.is_over:  # at the end of the job, all its samples are merged
+        if team.mind.is_over:  # at the end of the job, all its samples are merged
             return None if self.lending.book.is_complete else "all its workers have left"
         away = self._attendance.find_away(team, now)
         is_waited_for = self._merges.is_waiting_for(team.number)
@@ -440,7 +440,7 @@ class Teams:
         if now - self._divided_s < DIVIDE_EVERY_S:
             return []
         self._divided_s = now
-        states = {team.number: team.hub.control for team in teams}
+        states = {team.number: team.mind.control for team in teams}
         known = {number: state for number, state in states.items() if state is not None}
         if len(teams) < 2 or len(known) < len(teams):
             return []
@@ -479,15 +479,15 @@ class Teams:
             )
             first_rank += len(team.members)
             first_sample += team.batch
-            view = team.hub.status().view
+            view = team.mind.view
             if whole == team.whole and (view is None or view.global_batch == team.batch):
                 continue
-            if not team.hub.is_settled:  # who enters its group must find the view that it was told
+            if not team.mind.is_settled:  # who enters its group must find the view that it was told
                 self._unsettled = reason
                 continue
             team.whole = whole
             part = PartChanged(global_batch=team.batch, whole=whole, reason=reason)
-            outgoing += team.hub.change_part(part)
+            outgoing += team.mind.change_part(part)
         return outgoing
 
     # --- sums ------------------------------------------------------------------------------------

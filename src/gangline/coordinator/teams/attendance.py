@@ -36,9 +36,9 @@ class Attendance:
 
     def find_away(self, team: Team, now: float) -> str | None:
         """Why a team is lost: none of its members has been connected for too long."""
-        if team.hub.has_all_ended:
+        if team.mind.has_all_ended:
             return "the processes of all its workers have ended"
-        if team.hub.is_connected:
+        if team.mind.is_connected:
             team.away_since_s = None
             return None
         if team.away_since_s is None:

@@ -19,7 +19,8 @@ from gangline.spec.view import Whole
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gangline.coordinator.hub import Hub, Outgoing
+    from gangline.coordinator.hub import Hub
+    from gangline.coordinator.outgoing import Outgoing
     from gangline.coordinator.records import AnyRecord, Journal
     from gangline.coordinator.teams.team import TeamFactory
     from gangline.protocol.messages import Hello, Ready
@@ -74,13 +75,13 @@ class Founder:
         """Remembers what the founders of the job are ready for; returns the first one's."""
         self._first = first = next(iter(ready.values()))
         if first.shares is not None:
-            self._weights = dict(zip(self._root.founders, first.shares, strict=False))
+            self._weights = dict(zip(self._root.mind.founders, first.shares, strict=False))
         self.structure = structure
         return first
 
     def structure_of_root(self, asked: Structure | None) -> Structure | None:
         """The groups of a job that is one: as it exchanges, as it was asked for, or by places."""
-        view = self._root.status().view
+        view = self._root.mind.view
         planned = None if view is None else view.structure
         if planned is not None and planned.groups:
             return planned
@@ -156,7 +157,7 @@ class Founder:
             teams[number], told = self._factory.found(
                 TeamFounded(team=number, members=group.workers, whole=whole),
                 ready=ready,
-                hellos=self._root.hellos,
+                hellos=self._root.mind.hellos,
                 batch=parts[place],
                 structure=None if group.is_flat else group,
             )
@@ -166,7 +167,7 @@ class Founder:
     def found_of_root(self) -> Team:
         """All workers of a job that was one, as the team that they are until they part."""
         assert self._first is not None
-        members = self._root.members
+        members = self._root.mind.members
         whole = Whole(
             team=self._take_number(),
             first_rank=0,
@@ -181,7 +182,7 @@ class Founder:
 
     def _team_of_root(self, record: TeamFounded) -> Team:
         assert self._first is not None
-        view = self._root.status().view
+        view = self._root.mind.view
         return Team(
             record.team,
             self._root,
@@ -208,9 +209,9 @@ class Founder:
         assert self._first is not None
         known: dict[int, tuple[Ready, float]] = {}
         for team in teams:
-            view = team.hub.status().view
+            view = team.mind.view
             for member in team.members:
-                own = team.hub.readied(member)
+                own = team.mind.readied(member)
                 if own is not None and view is not None:
                     known[member] = (own, max(1.0, view.shares[view.rank_of(member)]))
         weights = self._weights
@@ -228,7 +229,7 @@ class Founder:
         Who was lost is not among them: it may still hang, and comes by itself when it does not.
         """
         return [
-            Bystander(one.worker, team.hub.hellos[one.worker], team.hub.readied(one.worker))
+            Bystander(one.worker, team.mind.hellos[one.worker], team.mind.readied(one.worker))
             for team in teams
             for one in team.hub.status().workers
             if one.is_connected
@@ -251,8 +252,8 @@ class Founder:
                 present, founded, sync = founded, [], record.sync
         if not present:
             return None
-        founders = self._root.founders
-        ready = {one: own for one in founders if (own := self._root.readied(one)) is not None}
+        founders = self._root.mind.founders
+        ready = {one: own for one in founders if (own := self._root.mind.readied(one)) is not None}
         first = self.begin(ready, None)
         self.structure = self.structure_of_root(first.structure)
         teams: dict[int, Team] = {}

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.coordinator.hub import Hub, Outgoing
+from gangline.coordinator.hub import Hub
+from gangline.coordinator.outgoing import Outgoing
 from gangline.coordinator.records import InTeam, TeamFounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gangline.control.detection import Detector
+    from gangline.coordinator.mind import Mind
     from gangline.coordinator.records import AnyRecord, Journal
+    from gangline.coordinator.settings import Settings
     from gangline.eventlog import EventSink
     from gangline.protocol.messages import FromCoordinator, Hello, OfTeam, Reached, Ready
     from gangline.spec.exchange.structure import Structure
@@ -66,9 +68,14 @@ class Team:
         """Since when none of its members has been connected."""
 
     @property
+    def mind(self) -> Mind:
+        """What is known of its members."""
+        return self.hub.mind
+
+    @property
     def members(self) -> tuple[int, ...]:
         """Who is in it, in rank order."""
-        return self.hub.members
+        return self.mind.members
 
     @property
     def leader(self) -> int:
@@ -81,7 +88,7 @@ class Team:
 
     def tell(self, message: FromCoordinator) -> list[Outgoing]:
         """The same message for all members, and for those that are about to enter."""
-        return [Outgoing(one, message) for one in self.hub.hellos]
+        return [Outgoing(one, message) for one in self.mind.hellos]
 
 
 class TeamFactory:
@@ -89,19 +96,15 @@ class TeamFactory:
 
     def __init__(
         self,
-        run: str,
+        settings: Settings,
         events: EventSink,
         clock: Callable[[], float],
         journal: Journal,
-        detector: Detector | None,
-        patience_s: float,
     ) -> None:
-        self._run = run
+        self._settings = settings
         self._events = events
         self._clock = clock
         self._journal = journal
-        self._detector = detector
-        self._patience_s = patience_s
 
     def found(
         self,
@@ -139,7 +142,7 @@ class TeamFactory:
     def resume(self, record: TeamFounded, *, minimum: int) -> Team | None:
         """A team as the journal knows it; None where it had no view yet."""
         hub = self._hub(record)
-        view = hub.status().view
+        view = hub.mind.view
         if view is None:
             return None
         whole = view.whole or record.whole
@@ -147,12 +150,9 @@ class TeamFactory:
 
     def _hub(self, record: TeamFounded) -> Hub:
         return Hub(
-            run=self._run,
-            expected_workers=len(record.members),
+            self._settings.of_team(len(record.members)),
             events=self._events,
             clock=self._clock,
             journal=TeamJournal(self._journal, record.team),
             whole=record.whole,
-            detector=self._detector,
-            patience_s=self._patience_s,
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gangline.coordinator.coordinator import Coordinator
 from gangline.coordinator.inputs import Connected, Disconnected, Input, Said, Tick
 from gangline.coordinator.outputs import Keep, Refusal, Send, Stumbled, Write
+from gangline.coordinator.settings import Settings
 from gangline.spec.errors import GanglineError
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ class Switchboard:
         self.members: dict[int, Member] = {}
         self._records: list[AnyRecord] = []
         self._world = world
-        self._workers = workers
-        self._detector = detector
+        self._settings = Settings(
+            run=RUN, expected_workers=workers, reserved=workers, detector=detector
+        )
         self._refuse = refuse
         self._coordinator: Coordinator | None = None
 
@@ -54,12 +56,7 @@ class Switchboard:
     def begin(self) -> None:
         """The coordinator is started, with all that another one before it has kept."""
         self._coordinator = Coordinator(
-            run=RUN,
-            expected_workers=self._workers,
-            now=self._world.now,
-            records=tuple(self._records),
-            reserved=self._workers,
-            detector=self._detector,
+            self._settings, now=self._world.now, records=tuple(self._records)
         )
         for member in self.members.values():
             member.call()

@@ -81,8 +81,12 @@ class Membership:
         client = self._session.client
         return self._broken_s is not None or (client is not None and client.has_moved)
 
-    def move(self) -> None:
-        """This worker's team is no more, and it enters another one: nothing of the old one counts."""
+    def move(self, *, keeps_state: bool) -> None:
+        """This worker's team is no more, and it enters another one: nothing of the old one counts.
+
+        Its state counts where all teams have just been merged, and then only: else others have gone
+        on, and it enters as a newcomer does.
+        """
         client, door = self._session.client, self._session.door
         assert client is not None
         assert door is not None
@@ -90,6 +94,7 @@ class Membership:
         client.has_moved = False
         client.entered = self.group = -1
         door.forget_groups()
+        self._has_state = keeps_state
         self.forget_calls()  # an epoch's order is that of all teams
 
     def fail(self, error: ExchangeError | MismatchError, position: Position) -> None:

@@ -55,24 +55,38 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a founder asks of the run, by its script or else by the run's configuration.
+
+    The coordinator goes by the first founder's, so all must ask for the same. Who comes later takes
+    part in what was asked.
+    """
+
+    allocation: str
+    shares: tuple[float, ...] | None
+    sync: str
+    structure: str
+
+
 _WHAT_TO_DO = {
     "gangline_version": "install the same gangline everywhere",
     "torch_version": "install the same torch everywhere",
     "data_set_length": "give every worker the same data set",
     "parameters": "build the same model, with the same frozen parameters, on every worker",
     "buffers": "build the same model on every worker",
+    "structure": "start all workers with one configuration",
 }
 
 
-def compare(group: Group, mine: Introduction) -> None:
+def compare(group: Group, mine: Introduction | Wishes) -> None:
     """Raises the same MismatchError on all workers if one of them trains something else."""
     others = [
-        msgspec.msgpack.decode(payload, type=Introduction)
+        msgspec.msgpack.decode(payload, type=type(mine))
         for payload in gather_bytes(group, msgspec.msgpack.encode(mine))
     ]
     first = others[0]
     for rank, other in enumerate(others):
-        for name in Introduction.__struct_fields__:
+        for name in mine.__struct_fields__:
             expected, found = getattr(first, name), getattr(other, name)
             if expected != found:
                 raise MismatchError(

@@ -31,7 +31,13 @@ from gangline.worker.instruments import Instruments
 from gangline.worker.loop.training import Training
 from gangline.worker.normalisation.batch_statistics import Normalisation, ShareWatch
 from gangline.worker.normalisation.sync_batchnorm import batch_norms, check_synchronisable
-from gangline.worker.prepare.handshake import Introduction, compare, copy_state, copy_tensors
+from gangline.worker.prepare.handshake import (
+    Introduction,
+    Wishes,
+    compare,
+    copy_state,
+    copy_tensors,
+)
 from gangline.worker.prepare.objects import sort_objects
 from gangline.worker.prepare.prepared import Prepared
 from gangline.worker.prepare.refusals import (
@@ -415,10 +421,17 @@ def _become_founder(
     tensors = [slot.parameter for slot in layout.slots]
     buffers = [buffer for model in prepared.models for buffer in model.buffers()]
     source = _checkpoints(session, request.options)
+    wishes = Wishes(
+        allocation=request.allocation,
+        shares=request.shares,
+        sync=str(prepared.sync),
+        structure=str(session.place.config.exchange.tree),
+    )
     agreed = torch.tensor([seed])
 
     def shake_hands(group: Group) -> Start | None:
         compare(group, introduction)
+        compare(group, wishes)
         start = agree_on_start(group, source, prepared, introduction=introduction)
         copy_tensors(group, [*tensors, *buffers])
         copy_state(group, [*prepared.optimizers, *prepared.stateful])

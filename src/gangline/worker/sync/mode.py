@@ -56,6 +56,6 @@ class Mode:
         client = self._session.client
         if client is None or not client.has_moved:
             return False
-        self._membership.move()
+        self._membership.move(keeps_state=False)
         self._set(self.strategy.come_over())
         return True

@@ -17,6 +17,7 @@ from checkpoint_jobs import INTRODUCTION
 from torch import nn
 
 from gangline.coordinator.hub import Hub
+from gangline.coordinator.settings import Settings
 from gangline.eventlog import NullWriter
 from gangline.protocol.messages import (
     PROTOCOL_VERSION,
@@ -369,7 +370,7 @@ class Clock:
 
 def start_hub(workers: int) -> tuple[Hub, Clock]:
     clock = Clock()
-    hub = Hub(run="r", expected_workers=workers, events=NullWriter(), clock=clock)
+    hub = Hub(Settings(run="r", expected_workers=workers), events=NullWriter(), clock=clock)
     for worker in range(workers):
         hub.connect(
             Hello(

@@ -47,15 +47,16 @@ class Members:
     def __init__(self) -> None:
         self.is_broken = False
         self.errors: list[Exception] = []
-        self.num_moves = 0
+        self.moves: list[bool] = []
+        """Whether it kept its state, of each time that it moved."""
 
     def fail(self, error: Exception, position: Position) -> None:
         assert position == POSITION
         self.errors.append(error)
         self.is_broken = True
 
-    def move(self) -> None:
-        self.num_moves += 1
+    def move(self, *, keeps_state: bool) -> None:
+        self.moves.append(keeps_state)
 
 
 class Snapshot:
@@ -164,7 +165,7 @@ def test_who_missed_the_parting_comes_over_into_a_team_that_has_parted() -> None
     assert not strategy._team.is_parting
     assert mode.come_over()
     assert mode.strategy is strategy
-    assert (strategy._team.num_moves, members.num_moves) == (1, 2)
+    assert (strategy._team.num_moves, members.moves) == (1, [False, False])
 
 
 def test_who_is_to_part_goes_no_further_in_the_epoch() -> None:
@@ -206,7 +207,7 @@ def test_teams_end_an_epoch_together_and_may_part_in_another_way() -> None:
     team.closed = EpochClosed(epoch=1, step=9, round=1, is_complete=True, teams=(0,), regroup=sync)
     assert strategy.end_epoch(POSITION) == EpochEnd(step=9, is_complete=True, has_moved=True)
     assert team.renewed == [(sync, 1)]
-    assert members.num_moves == 1
+    assert members.moves == [True], "all teams are alike: nobody needs to copy"
 
 
 def test_a_team_says_what_a_script_may_not_do() -> None:

@@ -116,7 +116,7 @@ class TeamMember:
         if closed.regroup is not None:
             self._team.renew(closed.regroup, epoch=position.epoch)
             self._client.wait_moved()
-            self._membership.move()
+            self._membership.move(keeps_state=True)
         return EpochEnd(closed.step, closed.is_complete, has_moved=closed.regroup is not None)
 
     def add_up(
