@@ -39,6 +39,7 @@ from gangline.spec.sync import parse_sync
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gangline.control import ControlOptions
     from gangline.control.detection import Detector
     from gangline.coordinator.hub import Outgoing
     from gangline.coordinator.records import AnyRecord
@@ -62,9 +63,11 @@ class Coordinator:
         profile: ClusterProfile | None = None,
         detector: Detector | None = None,
         patience_s: float = MIN_PATIENCE_S,
+        defaults: ControlOptions | None = None,
     ) -> None:
         """Goes on where `records` end. Workers bring the numbers below `reserved` themselves.
 
+        `defaults` says how the job is controlled where its workers do not.
         What is to be done because of that comes with the outputs of the first input.
         """
         self._outbox = Outbox(records, now)
@@ -78,6 +81,7 @@ class Coordinator:
             planning=Planning(profile=profile, plans=self._outbox),
             detector=detector,
             patience_s=patience_s,
+            defaults=defaults,
         )
         self._survey: Survey | None = None
         self._addresses: dict[int, WireAddress] = {}

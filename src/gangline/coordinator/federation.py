@@ -50,6 +50,7 @@ from gangline.spec.view import View
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gangline.control import ControlOptions
     from gangline.control.detection import Detector
     from gangline.coordinator.records import Journal
     from gangline.coordinator.replanning import Planning
@@ -77,10 +78,12 @@ class Federation:
         planning: Planning | None = None,
         detector: Detector | None = None,
         patience_s: float = MIN_PATIENCE_S,
+        defaults: ControlOptions | None = None,
     ) -> None:
         """Goes on where the journal ends. Workers bring the numbers below `reserved` themselves.
 
-        A worker that others wait for may be silent for `patience_s` at least.
+        A worker that others wait for may be silent for `patience_s` at least. `defaults` says how the
+        job is controlled where its workers do not.
         """
         self._patience_s = patience_s
         self._run = run
@@ -97,6 +100,7 @@ class Federation:
             planning=planning,
             detector=detector,
             patience_s=patience_s,
+            defaults=defaults,
         )
         self._factory = TeamFactory(run, events, clock, self._journal, detector, patience_s)
         self._teams: Teams | None = None

@@ -50,6 +50,7 @@ from gangline.spec.event import Decision
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gangline.control import ControlOptions
     from gangline.control.detection import Detector
     from gangline.eventlog import EventSink
     from gangline.spec.position import Position
@@ -79,11 +80,13 @@ class Mind:
         planning: Planning | None = None,
         detector: Detector | None = None,
         patience_s: float = MIN_PATIENCE_S,
+        defaults: ControlOptions | None = None,
     ) -> None:
         """Goes on where the journal ends. Workers bring the numbers below `reserved` themselves.
 
         `whole` is what the workers are a part of, where they are one team of several. A worker may be
-        silent for `patience_s` at least.
+        silent for `patience_s` at least. `defaults` says how the job is controlled where its workers
+        do not.
         """
         self._run = run
         self._events = events
@@ -93,6 +96,7 @@ class Mind:
         self._roster = Roster(memory, self._journal, expected=expected_workers, reserved=reserved)
         self._roster.whole = whole
         self._roster.detector = detector or self._roster.detector
+        self._roster.defaults = defaults
         self._replanning = Replanning(
             planning or Planning(),
             self._roster,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gangline.simulation.course import Position
-    from gangline.simulation.in_step.rounds import Round
+    from gangline.simulation.engine.rounds import Round
     from gangline.simulation.lives import Life
     from gangline.simulation.scenario import Scenario, SimulatedNode
     from gangline.spec.view import View
@@ -87,14 +87,6 @@ def regrouped(now: float, life: Life, view: View, *, step: int, num_behind: int)
         took_s=now - since_s,
         reason=view.reason,
     )
-
-
-def epoch_events(now: float, done: Round) -> Iterator[EpochDone]:
-    """All batches of an epoch are done, for every worker of few."""
-    if len(done.view.members) > MANY_WORKERS:
-        return
-    for worker in done.view.members:
-        yield epoch_event(now, worker, done.position)
 
 
 def epoch_event(now: float, worker: int, position: Position) -> EpochDone:

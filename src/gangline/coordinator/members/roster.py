@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gangline.control import ControlOptions
 from gangline.control.detection import RobustDetector
 from gangline.coordinator.members.greeting import check_elastic, check_hello, number_of
@@ -48,6 +50,8 @@ class Roster:
         """Whose process has ended, as whoever started it says: it will not come back."""
         self.detector: Detector = RobustDetector()
         """Tells which members are slower than usual."""
+        self.defaults: ControlOptions | None = None
+        """How the job is controlled where its workers do not say."""
         self.whole: Whole | None = None
         """What these workers are a part of, where they are one team of several."""
         self._rigid: set[int] = set()
@@ -235,7 +239,9 @@ class Roster:
         """What the run was asked for, from what its first founder was."""
         assert self.founded is not None
         first = self.ready[self.founded.members[0]]
-        return ControlOptions(
+        given = self.defaults or ControlOptions(global_batch=first.global_batch)
+        return msgspec.structs.replace(
+            given,
             global_batch=first.global_batch,
             allocation=first.allocation if first.shares is None else "fixed",
             minimum=first.minimum,
@@ -243,7 +249,7 @@ class Roster:
             structure=first.structure,
             whole=self.whole,
             detector=self.detector,
-            may_exclude=self.is_elastic(self.founded.members),
+            may_exclude=given.may_exclude and self.is_elastic(self.founded.members),
         )
 
     def speeds(self, members: tuple[int, ...]) -> tuple[float, ...] | None:
