@@ -284,17 +284,17 @@ class Crew:
     def report(self, done: Round, members: Sequence[Member] | None) -> None:
         """These have done the step (None: all): they say so, now or when they wake, and go on."""
         field = self._field
-        able = members
-        missing = [one for one in self.odd.values() if not one.is_able]
-        if missing:
-            everybody = self.members if members is None else members
-            able = [one for one in everybody if one.is_able]
-            for member in everybody:
-                if member.life.is_alive and member.life.is_hung(field.now):
-                    member.life.when_awake.append(partial(self.report, done, [member]))
-        if able is None or able:
-            self.telling.tell(done, able)
-        for member in self.odd.values() if able is None else able:
+        looked_at = tuple(self.odd.values() if members is None else members)
+        able = [one for one in looked_at if one.is_able]
+        missing = [one for one in looked_at if not one.is_able]
+        for member in missing:
+            if member.life.is_alive and member.life.is_hung(field.now):
+                member.life.when_awake.append(partial(self.report, done, [member]))
+        if members is None:
+            self.telling.tell_all(done, missing)
+        elif able:
+            self.telling.tell_some(done, able)
+        for member in able:
             field.strikes.come_to(member.life, "between", step=done.position.step)
 
     def come_to(self, place: str) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from gangline.protocol.messages import Failed
 from gangline.simulation.course import Recovery
 from gangline.simulation.engine.crew import Crew
@@ -84,12 +82,11 @@ class Gathering:
             for member in members:  # the state of the team is lost, and other teams have gone on
                 member.leave()
             return
-        num_behind = sum(member.progress.position != truth.position for member in members)
-        for member in members:
-            if not is_first:
-                step = truth.position.step
-                event = regrouped(field.now, member.life, view, step=step, num_behind=num_behind)
-                field.sink(msgspec.structs.replace(event, team=max(0, view.team)))
+        if not is_first:
+            num_behind = sum(member.progress.position != truth.position for member in members)
+            lives, step = [member.life for member in members], truth.position.step
+            for event in regrouped(field.now, lives, view, step=step, num_behind=num_behind):
+                field.sink(event)
         self._note_recovery(meeting, members)
         truth.team, field.progress_s = view.team, field.now
         is_one = view.whole is None

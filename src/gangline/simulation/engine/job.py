@@ -11,7 +11,7 @@ import msgspec
 from gangline.coordinator.inputs import Said, SyncAsked
 from gangline.simulation.clock import VirtualClock
 from gangline.simulation.engine.field import Extent, Field
-from gangline.simulation.engine.member import Member
+from gangline.simulation.engine.member import PING_S, Member
 from gangline.simulation.engine.switchboard import Switchboard
 from gangline.simulation.lives import Life
 from gangline.simulation.reporting import ended, respawned, started
@@ -154,7 +154,7 @@ class SimulatedJob:
     def _tick(self) -> None:
         field = self.field
         self.board.tick()
-        for member in tuple(field.everybody.values()):
+        for member in self._speakers():
             member.give_signs()
         if self._is_over:
             return
@@ -166,6 +166,16 @@ class SimulatedJob:
             self._is_looking = False
         else:
             self._clock.schedule(self.now + TICK_S, self._tick, priority=1)
+
+    def _speakers(self) -> list[Member]:
+        """Who may have something to say: not who has just reported a step together with others."""
+        crews = {member.crew for member in self.field.everybody.values() if member.crew}
+        heard = {crew for crew in crews if self.now - crew.telling.told_s < PING_S}
+        return [
+            member
+            for member in self.field.everybody.values()
+            if member.life.is_marked or member.crew not in heard
+        ]
 
     def _is_moving(self) -> bool:
         """Whether somebody will wake, come back, or be done with computing by itself."""

@@ -192,10 +192,7 @@ class Member:
         now = self._world.now
         if not self.is_able or self.line is None:
             return
-        said_s = self._said_s
-        if self.crew is not None and not self.life.is_marked:
-            said_s = max(said_s, self.crew.telling.told_s)
-        if now - said_s >= PING_S:
+        if now - self._said_s >= PING_S:
             self.say(self.sign())
         if self.crew is not None or self.view is None or now - self._shown_s < SHOW_S:
             return

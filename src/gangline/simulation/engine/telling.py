@@ -7,6 +7,7 @@ reports go to the coordinator together, as columns; those of the others go one b
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +18,7 @@ from gangline.protocol.messages import Measured
 from gangline.simulation.reporting import step_events, worker_events
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from gangline.planning.allocation.bounds import Floats, Shares
     from gangline.simulation.engine.costs import Costs
@@ -34,35 +35,52 @@ class Telling:
     """One group's reports."""
 
     def __init__(self, crew: Crew, field: Field, costs: Costs) -> None:
-        self.told_s = 0.0
+        self.told_s = -math.inf
         """When those last spoke who speak together."""
         self._crew = crew
         self._field = field
         self._costs = costs
-        self._is_together = crew.view.whole is None
         plain = [rank for rank in range(len(crew.members)) if rank not in crew.odd]
         self._plain: Shares = np.array(plain, dtype=np.int64)
         self._plain_workers: Shares = np.array([crew.members[rank].worker for rank in plain], int)
 
-    def tell(self, step: Round, members: Sequence[Member] | None) -> None:
-        """These have done the step; None: all of the group have."""
+    @property
+    def _is_together(self) -> bool:
+        """Whether all workers of the job are in step."""
+        return self._crew.view.whole is None
+
+    def tell_all(self, step: Round, missing: Collection[Member]) -> None:
+        """All have done the step; of the odd ones these say nothing."""
+        crew = self._crew
+        silent = {member.worker for member in missing}
+        workers: Sequence[int] = step.view.members
+        if silent:
+            workers = [worker for worker in workers if worker not in silent]
+        self._log(step, workers)
+        hop_s = self._costs.hop_s(step.position.step)
+        self._tell_metrics(step)
+        if self._is_together:
+            self.told_s = self._field.now
+            self._tell_together(step, hop_s)
+        for member in crew.odd.values() if self._is_together else crew.members:
+            if member.worker not in silent:
+                self._tell_singly(step, member, hop_s)
+
+    def tell_some(self, step: Round, members: Sequence[Member]) -> None:
+        """Only these have done the step, or can say so."""
+        self._log(step, [member.worker for member in members])
+        hop_s = self._costs.hop_s(step.position.step)
+        for member in members:
+            self._tell_singly(step, member, hop_s)
+
+    def _log(self, step: Round, workers: Sequence[int]) -> None:
         field, crew = self._field, self._crew
-        workers = step.view.members if members is None else [one.worker for one in members]
         if self._is_together:
             for event in step_events(field.now, step, workers, scenario=field.scenario):
                 field.sink(event)
         else:
             for done in worker_events(field.now, step, workers, scenario=field.scenario):
                 field.sink(msgspec.structs.replace(done, team=crew.number))
-        hop_s = self._costs.hop_s(step.position.step)
-        self._tell_metrics(step)
-        is_bunched = members is None and self._is_together
-        if is_bunched:
-            self.told_s = field.now
-            self._tell_together(step, hop_s)
-        singly = crew.members if members is None else members
-        for member in crew.odd.values() if is_bunched else singly:
-            self._tell_singly(step, member, hop_s)
 
     def _tell_metrics(self, step: Round) -> None:
         is_due = step.position.step % METRICS_STEPS == 0 and self._is_together
