@@ -745,4 +745,5 @@ def run_body(setup: Setup, *, is_alone: bool) -> dict[str, Any]:
         torch.set_default_dtype(before)
     is_main = not is_alone and gangline.is_main()
     found = {"means": parts.means, "found_after": parts.found_after, "is_main": is_main}
+    found["place"] = (0, 1) if is_alone else (gangline.rank(), gangline.world_size())
     return {"state": state, "used": parts.used, **found}

@@ -57,6 +57,7 @@ def test_the_others_go_on_in_what_is_left_of_the_tree(
     assert {event.worker for event in regroups(outcome)} == {0, 1, 2, 3} - {victim}
 
 
+@pytest.mark.slow
 def test_the_rest_goes_on_in_one_ring_when_a_whole_group_is_killed(tmp_path: Path) -> None:
     setup = Setup()
     faults = [kill(2, 3, "exchange"), kill(3, 3, "exchange")]
@@ -65,6 +66,7 @@ def test_the_rest_goes_on_in_one_ring_when_a_whole_group_is_killed(tmp_path: Pat
     assert "" in {event.structure for event in outcome.of_kind(ViewAdopted)}
 
 
+@pytest.mark.slow
 def test_several_units_are_exchanged_by_tcp_when_a_leader_is_killed(tmp_path: Path) -> None:
     setup, faults = Setup(loop="wide", samples=24), [kill(0, 3, "backward")]
     outcome = run_with(tmp_path, setup, faults, workers=4, structure=RINGS, transport="wire-tcp")

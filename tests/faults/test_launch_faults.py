@@ -15,6 +15,7 @@ import pytest
 
 from gangline.engines import LocalEngine
 from gangline.engines.local import WorkerCommand
+from gangline.engines.supervision import StopRequest
 from gangline.spec.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 BODY = """\
 import json, os, signal, subprocess, sys, time
 if "stubborn" in sys.argv:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 worker = json.loads(os.environ["GANGLINE_LAUNCH"])["worker"]
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
 with open(f"{worker}.tmp", "w") as file:
@@ -36,11 +37,34 @@ if "leave" in sys.argv:
 time.sleep(100)
 """
 
+# Trains for ever, and takes what comes behind its loop for a trained model.
+LOOP = """\
+import json, os
+import torch
+import torch.nn.functional as F
+import gangline
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = gangline.batches(40, global_batch=8)
+gangline.init()
+model, optimizer, loader = gangline.prepare(model, optimizer, loader)
+for epoch in gangline.epochs(1_000_000):
+    for index in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(torch.ones(len(index), 4)), torch.ones(len(index), 3)).backward()
+        optimizer.step()
+    if epoch == 3:
+        with open(f"{gangline.rank()}.tmp", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(f"{gangline.rank()}.tmp", f"{gangline.rank()}.pids")
+gangline.save(model.state_dict(), "model.pt")
+"""
+
 COMMAND = [sys.executable, "-c", "from gangline.cli.main import main; main()", "run"]
 
 
 def until(condition: Callable[[], bool], *, what: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.01)
@@ -73,8 +97,8 @@ def all_gone(pids: list[int], *, within_s: float) -> bool:
 class Launcher:
     """A `gangline run` of two workers in a process of its own."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        (folder / "train.py").write_text(BODY)
+    def __init__(self, folder: Path, *arguments: str, body: str = BODY) -> None:
+        (folder / "train.py").write_text(body)
         self.process = subprocess.Popen(
             [*COMMAND, "--nodes", "2", "--run-dir", "run", "train.py", *arguments],
             cwd=folder,
@@ -99,8 +123,8 @@ class Launcher:
 def launch(tmp_path: Path) -> Iterator[Callable[..., Launcher]]:
     launched: list[Launcher] = []
 
-    def start(*arguments: str) -> Launcher:
-        launched.append(Launcher(tmp_path, *arguments))
+    def start(*arguments: str, body: str = BODY) -> Launcher:
+        launched.append(Launcher(tmp_path, *arguments, body=body))
         return launched[-1]
 
     yield start
@@ -130,6 +154,40 @@ def test_everything_ends_within_two_seconds_when_workers_ignore_the_request(
     returncode, _, took_s = launch("stubborn").end_with(signal.SIGINT)
     assert returncode == 130
     assert took_s < 2
+
+
+def test_nothing_behind_the_loop_is_done_when_the_job_is_interrupted(
+    launch: Callable[..., Launcher], tmp_path: Path
+) -> None:
+    returncode, shown, _ = launch(body=LOOP).end_with(signal.SIGINT)
+    assert returncode == 130
+    assert "interrupted: the launcher got SIGINT" in shown
+    assert "Traceback" not in shown
+    assert not (tmp_path / "model.pt").exists()
+    logs = [path.read_text() for path in (tmp_path / "run" / "workers").iterdir()]
+    assert any(log.rstrip().endswith("KeyboardInterrupt") for log in logs), logs
+
+
+def test_a_second_signal_ends_the_grace(tmp_path: Path) -> None:
+    request = StopRequest()
+    request.receive(signal.SIGINT, None)
+    assert not request.is_urgent
+    request.receive(signal.SIGTERM, None)
+    assert request.is_urgent
+    assert request.number == signal.SIGINT, "the first one says why the job has ended"
+    ready = tmp_path / "ready"
+    ignoring = "import signal, sys, time; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    command = WorkerCommand(
+        worker=0,
+        arguments=("-c", f"{ignoring} open(sys.argv[1], 'w'); time.sleep(100)", str(ready)),
+        environment=dict(os.environ),
+        log=tmp_path / "0.log",
+    )
+    with LocalEngine([command], grace_s=100, end_by=signal.SIGINT) as engine:
+        engine.start()
+        until(ready.exists, what="the worker")
+        engine.stop(is_hurried=lambda: request.is_urgent)
+        assert [one.signal for one in engine.results] == ["SIGKILL"]
 
 
 def test_everything_ends_when_a_worker_is_stopped(launch: Callable[..., Launcher]) -> None:

@@ -70,14 +70,16 @@ def test_a_worker_that_is_still_a_spare_ends_well_when_the_job_does(
     setup = Setup(
         batch=4, epochs=4, allocation="balanced", think_s=0.02, wait={46: "members go on"}
     )
-    slow = Fault(worker=3, kind="slow", step=12, to=1 / 15, for_steps=10_000)
+    slow = Fault(worker=0, kind="slow", step=12, to=1 / 15, for_steps=10_000)
     outcome = run_with(tmp_path, setup, [slow], workers=4)
     assert outcome.exit_codes == [0, 0, 0, 0]
     outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
-    assert setup.steps - 1 not in outcome.steps_of(3), "it was not taken back"
+    assert setup.steps - 1 not in outcome.steps_of(0), "it was not taken back"
     left = [event.reason for event in outcome.of_kind(Decision) if event.what == "leave"]
-    assert any("worker 3 left" in reason for reason in left)
-    first, second, third = (outcome.results[worker]["state"] for worker in range(3))
+    assert any("worker 0 left" in reason for reason in left)
+    places = [outcome.results[worker]["place"] for worker in range(4)]
+    assert places == [(3, 3), (0, 3), (1, 3), (2, 3)], "it is main no longer"
+    first, second, third = (outcome.results[worker]["state"] for worker in (1, 2, 3))
     for name, value in first.items():
         assert value.equal(second[name])
         assert value.equal(third[name])

@@ -76,6 +76,7 @@ def test_the_others_go_on_without_a_worker_whose_gradient_is_far_too_large(
     as_if_it_had_not_been_there(setup, outcome)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_gradient_is_far_too_large_is_named_when_nobody_is_put_out(
     tmp_path: Path,
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_worker_whose_gradient_is_far_too_large_is_named_when_nobody_is_put_ou
     assert (first.worker, first.step) == (2, 5)
 
 
+@pytest.mark.slow
 def test_one_member_that_asks_for_it_is_enough_when_others_do_not(tmp_path: Path) -> None:
     setup = Setup(exaggerated=(1, 3, 1e6), evicting=(2,))
     outcome = run_with(tmp_path, setup, [])

@@ -41,6 +41,7 @@ def test_the_launcher_stays_while_others_train_its_job_to_the_end(start: Start, 
     job.check_samples()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_job_that_everybody_has_left_is_failed(start: Start) -> None:
     job = start()

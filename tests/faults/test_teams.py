@@ -68,6 +68,7 @@ def test_every_sample_is_used_once_and_all_end_alike(tmp_path: Path, mode: str) 
         assert rounds(outcome, is_whole=False)
 
 
+@pytest.mark.slow
 def test_groups_of_a_structure_are_teams_that_step_together(tmp_path: Path) -> None:
     outcome = run_with(
         tmp_path, SETUP, [], workers=4, structure=PAIRS, sync=parse_sync("percentage(0.25)")

@@ -75,6 +75,7 @@ def test_the_samples_of_a_team_that_leaves_are_used_by_others(tmp_path: Path) ->
         outcome = job.finish()
     assert "team 1 is lost" in decision.reason
     assert outcome.exit_codes == [0, 0, 0], report(outcome)
+    assert outcome.results[1]["place"] == (2, 2)
     assert_sound(outcome, finishers=(0, 2))
 
 

@@ -339,6 +339,12 @@ def mistake(which: str) -> str:
         for batch in loader:
             train(model, another, batch)
 
+    def step_in_backward() -> None:
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda parameter: optimizer.step())
+        for batch in loader:
+            train(model, optimizer, batch)
+
     def other_dtype() -> None:
         for x, y in loader:
             model.double()

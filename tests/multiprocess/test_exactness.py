@@ -132,7 +132,7 @@ DRAWN = {
 
 
 @given(data=st.data())
-@settings(max_examples=10, **DRAWN)
+@settings(max_examples=5, **DRAWN)
 def test_training_is_exact_for_any_shares_trees_and_ragged_ends(
     worker_pool: WorkerPool, data: st.DataObject
 ) -> None:

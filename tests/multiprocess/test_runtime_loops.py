@@ -120,6 +120,7 @@ MISTAKES = {
     "after_the_last_batch": "backward() was called when the loop was done with every batch",
     "zipped": "after it has begun another one: every iteration is an epoch of its own",
     "unprepared": "a Adam optimizer updates the prepared model, and prepare() does not know it",
+    "step_in_backward": "the step() of a SGD optimizer was called inside of backward()",
     "other_dtype": "call model.to(...) before prepare()",
     "added_group": "as add_param_group does: add all groups first",
     "assigned": "load with assign=False, or load first and prepare afterwards",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train.py"
-OPTIONS = ["--epochs", "2"]
+OPTIONS = ["--epochs", "1"]
 DEADLINE_S = 90.0
 LAUNCHERS = {
     "python": [sys.executable],

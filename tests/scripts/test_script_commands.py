@@ -22,7 +22,7 @@ from cases import quick_of
 from gangline.eventlog import read_run
 from gangline.spec.event import FaultFired, StepDone
 
-QUICK_RUN, QUICK_TORCHRUN = "schedules", "mnist"
+QUICK_RUN = "schedules"
 """What `make test` runs; the others are slow because each of their processes imports torch anew."""
 DEADLINE_S = 100.0
 PLAN = """\
@@ -89,8 +89,9 @@ def test_gangline_run_trains_the_plain_model_and_survives_a_kill(
     assert len(shares) > 1, "the shares changed"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("script", quick_of(KILLS, quick=[QUICK_TORCHRUN]))
+@pytest.mark.parametrize("script", KILLS)
 def test_torchrun_trains_the_plain_model(script: str, tmp_path: Path) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     scripts = [str(FOLDER / "reshared.py"), str(FOLDER / f"{script}.py")]

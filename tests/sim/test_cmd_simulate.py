@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from gangline.cli.main import run_command
 from gangline.cli.simulate import cmd_simulate
+from gangline.cli.simulate.replayed import decision_lines
 from gangline.eventlog import read_run
 from gangline.spec.errors import UsageError
 from gangline.spec.event import LogOpened, RunEnded, StepDone
@@ -211,3 +212,13 @@ def test_auto_and_workers_that_are_started_again_are_simulated(sites, tmp_path):
 def test_epochs_without_samples_are_refused(invoke):
     with pytest.raises(UsageError, match="--epochs counts epochs of --samples each: give both"):
         invoke("--epochs", "2")
+
+
+@pytest.mark.parametrize(
+    ("count", "begin"), [(10, "decided: 0"), (12, "the last 10 of 12 decisions")]
+)
+def test_a_replay_says_how_many_decisions_are_not_shown(count: int, begin: str) -> None:
+    lines = decision_lines([str(number) for number in range(count)])
+    assert lines[0].startswith(begin)
+    assert lines[-1] == f"decided: {count - 1}"
+    assert sum(line.startswith("decided: ") for line in lines) == 10

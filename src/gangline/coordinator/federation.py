@@ -173,6 +173,7 @@ class Federation:
         members = [member for hub in hubs for member in hub.members]
         present = tuple(member for hub in hubs for member in hub.present)
         return Standing(
+            come=self._root.come if self._teams is None and not members else 0,
             present=present,
             silent_s=self._progress.silent_s(present, self._clock()),
             finished=tuple(sorted(self._progress.finished)),

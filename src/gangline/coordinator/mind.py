@@ -155,6 +155,11 @@ class Mind:
         return () if self._control is None else self._control.members
 
     @property
+    def come(self) -> int:
+        """How many workers have come; none once the job is over."""
+        return 0 if self._is_over else len(self._roster.hellos)
+
+    @property
     def is_connected(self) -> bool:
         """Whether any of the members is connected."""
         return any(self._roster.workers[member].is_connected for member in self.members)
@@ -312,9 +317,16 @@ class Mind:
         self._member_since = {
             member: self._member_since.get(member, view.group) for member in view.members
         }
+        self._note_late()
         self._tally = Tally(view.members, reached=self._step)
         now = self._clock()
         self._lookout.watch_over(self._lookout.watch.succeed(view.members, now), now)
+
+    def _note_late(self) -> None:
+        """Who came when others had trained already has variables of its own in its loop."""
+        first = min(self._member_since.values(), default=0)
+        late = [member for member, since in self._member_since.items() if since > first]
+        self._verdict.late = late
 
     def _say(self, decision: Decision) -> None:
         self._events.write(decision)
@@ -331,6 +343,7 @@ class Mind:
             self._seed = self._roster.ready[memory.founded.members[0]].seed
             self._group, self._is_recovered = view.group, memory.is_recovery
             self._member_since = memory.member_since
+            self._note_late()
             self._control = ControlState.resume(
                 self._replanning.applied_to(self._roster.options),
                 view,

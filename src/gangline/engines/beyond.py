@@ -60,6 +60,12 @@ class Beyond:
         return -1 if standing is None else standing.main
 
     @property
+    def come(self) -> int:
+        """How many workers are here, before anybody trains."""
+        standing = self._coordination.standing
+        return 0 if standing is None else standing.come
+
+    @property
     def others(self) -> tuple[int, ...]:
         """The members that were started elsewhere, as far as is known."""
         standing = self._coordination.standing

@@ -44,6 +44,9 @@ def main(arguments: list[str]) -> None:
     """Never returns: the process becomes what follows the first three arguments."""
     launcher, namespace, group, *program = arguments
     _die_with(int(launcher))
+    # A shell that starts the launcher in the background has this signal ignored, and python would
+    # leave it so: the launcher ends its workers by it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if group != _NONE:
         _enter_group(group)
     if namespace != _NONE:

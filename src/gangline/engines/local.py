@@ -28,7 +28,7 @@ from gangline.spec.enclosure import OPEN, Enclosure
 from gangline.spec.errors import LaunchError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
 _HERE = Path(__file__).parent
@@ -52,9 +52,16 @@ class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True):
 class LocalEngine:
     """The processes of one job on this machine. As a context manager it stops what still runs."""
 
-    def __init__(self, commands: Sequence[WorkerCommand], *, grace_s: float = 0.8) -> None:
+    def __init__(
+        self,
+        commands: Sequence[WorkerCommand],
+        *,
+        grace_s: float = 0.8,
+        end_by: signal.Signals = signal.SIGTERM,
+    ) -> None:
         self._commands = {command.worker: command for command in commands}
         self._grace_s = grace_s
+        self._end_by = end_by
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._results: dict[int, WorkerResult] = {}
         self._guard: subprocess.Popen[bytes] | None = None
@@ -131,25 +138,32 @@ class LocalEngine:
         except ChildProcessError:  # it has ended, and was not reaped yet
             return False
 
-    def wait(self, timeout_s: float | None = None) -> bool:
+    def wait(
+        self, timeout_s: float | None = None, *, is_hurried: Callable[[], bool] = lambda: False
+    ) -> bool:
         """Waits until all workers have ended, or the time is over; says whether they have."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             self.poll()
             if not self._running:
                 return True
-            if deadline is not None and time.monotonic() >= deadline:
+            if is_hurried() or (deadline is not None and time.monotonic() >= deadline):
                 return False
             time.sleep(_POLL_S)
 
-    def stop(self) -> None:
-        """Ends all workers and what they started: asks first, kills after the grace."""
+    def stop(self, *, is_hurried: Callable[[], bool] = lambda: False) -> None:
+        """Ends all workers and what they started: asks first, kills after the grace.
+
+        The grace is over at once where it `is_hurried`.
+        """
         self.poll()
         self._stopping = True
-        self._signal_all(signal.SIGTERM)
+        # Not what they started: a data loader whose processes are ended is an error of its own.
+        for process in self._running.values():
+            os.kill(process.pid, self._end_by)  # it is not reaped yet, so this is still its number
         # A stopped process cannot hear the request.
         self._signal_all(signal.SIGCONT)
-        if not self.wait(self._grace_s):
+        if not self.wait(self._grace_s, is_hurried=is_hurried):
             self._signal_all(signal.SIGKILL)
             self.wait()
         self._end_guard()

@@ -9,6 +9,7 @@ result = run_job(job)
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,10 @@ def run_job(
 ) -> JobResult:
     """Runs a job to its end. No process of it is left when this returns or raises."""
     base = os.environ if environment is None else environment
-    engine = LocalEngine(job.commands(base, cores=count_cores()))
+    # Code behind a training loop must not take a job that is ended for one that is trained. Who
+    # joined a job that goes on elsewhere leaves it.
+    end_by = signal.SIGINT if job.coordinator is None else signal.SIGTERM
+    engine = LocalEngine(job.commands(base, cores=count_cores()), end_by=end_by)
     path = log_path(job.run_dir, "launcher")
     started_s = time.monotonic()
     with EventWriter(path, run=job.run, source="launcher") as events:
@@ -75,6 +79,7 @@ class _Recorder:
         self._coordination = coordination
         self._beyond = beyond
         self._main = -1
+        self._come = 0
 
     def tick(self) -> None:
         self._coordination.tick()
@@ -82,7 +87,14 @@ class _Recorder:
         if main not in (-1, self._main):
             self._main = main
             self.main_is(main)
+        come = self._beyond.come
+        if come not in (0, self._come):
+            self._come = come
+            self.begins(come)
         self._watcher.tick()
+
+    def begins(self, come: int) -> None:
+        self._watcher.begins(come)
 
     def main_is(self, worker: int) -> None:
         self._watcher.main_is(worker)

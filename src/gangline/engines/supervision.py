@@ -41,6 +41,9 @@ class Watcher(Protocol):
     def worker_ended(self, result: WorkerResult) -> None:
         """A worker has ended."""
 
+    def begins(self, come: int) -> None:
+        """Before anybody trains: so many workers have come by now."""
+
     def main_is(self, worker: int) -> None:
         """This worker prints and saves from here on."""
 
@@ -57,6 +60,9 @@ class SilentWatcher:
     def worker_ended(self, result: WorkerResult) -> None:
         """Nothing to do."""
 
+    def begins(self, come: int) -> None:
+        """Nothing to do."""
+
     def main_is(self, worker: int) -> None:
         """Nothing to do."""
 
@@ -65,13 +71,15 @@ class SilentWatcher:
 
 
 class StopRequest:
-    """Whether the launcher has been told to end, and by which signal."""
+    """Whether the launcher has been told to end, by which signal, and whether more than once."""
 
     def __init__(self) -> None:
         self.number: int | None = None
+        self.is_urgent = False
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler. The first signal is the one that counts."""
+        """The signal handler. The first signal is the one that counts; a second one means: now."""
+        self.is_urgent = self.number is not None
         if self.number is None:
             self.number = number
 
@@ -110,7 +118,7 @@ def supervise(
         so_far = _conclude(engine.results, request, keeps_going, end)
         if so_far.status != "done":
             beyond.dissolve(so_far.reason)
-        engine.stop()
+        engine.stop(is_hurried=lambda: request.is_urgent)
         _tell(watcher, engine.results, told)
         beyond.await_dissolved()
         watcher.tick()
@@ -194,10 +202,14 @@ def stop_signals() -> Iterator[StopRequest]:
 
 
 def find_cause(results: Sequence[WorkerResult]) -> WorkerResult | None:
-    """The worker that made the job fail, of those that ended: not an echo, if there is another."""
+    """The worker that made the job fail, of those that ended: not an echo, if there is another.
+
+    Nor one that the others could go on without, if there is one whose error is everybody's.
+    """
     failed = [result for result in results if result.has_failed]
     causes = [result for result in failed if not _is_echo(result)]
-    return next(iter(causes or failed), None)
+    fatal = [result for result in causes if not _is_survivable(result, keeps_going=False)]
+    return next(iter(fatal or causes or failed), None)
 
 
 def _should_stop(results: Sequence[WorkerResult], *, keeps_going: bool) -> bool:

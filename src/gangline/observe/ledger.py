@@ -20,6 +20,7 @@ import msgspec
 
 from gangline.observe.losses import describe_loss
 from gangline.observe.team_ledger import TeamOrders
+from gangline.observe.window import Window
 from gangline.spec.errors import LogError
 from gangline.spec.event import EventsLost, Regrouped, StepDone, StepSummary, ViewAdopted
 
@@ -30,19 +31,6 @@ if TYPE_CHECKING:
 
 Report: TypeAlias = StepDone | StepSummary
 """Somebody did a step: one worker, or many of whom one line speaks."""
-
-
-class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """One committed step: the samples start … stop - 1 of the epoch's order."""
-
-    step: int
-    epoch: int
-    start: int
-    stop: int
-    samples: dict[int, int]
-    """How many of them each worker computed, as far as it lived to tell."""
-    members: tuple[int, ...] = ()
-    """Who took part; empty where that is not known."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +120,8 @@ def _read(kept: list[Event]) -> Ledger:
     for event in kept:
         if isinstance(event, StepDone | Regrouped | ViewAdopted):
             parts.setdefault(event.team, []).append(event)
+    for team in orders.teams:
+        parts.setdefault(team, [])
     ledgers = {team: _read_group(part) for team, part in sorted(parts.items())}
     return Ledger(
         windows=tuple(

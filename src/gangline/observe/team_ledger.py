@@ -4,6 +4,9 @@
 A team's steps count their samples in the team's own order, which is that of its leases. Its steps up
 to the offset of its last committed round count; what came after was lost with the team, or is still
 under way, and belongs to whoever had these samples next.
+
+A worker that is killed takes the last lines of its log with it. Where no other member of its team tells
+of these steps, the rounds do: what a team has brought to one, it has computed.
 """
 
 from __future__ import annotations
@@ -12,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gangline.observe.window import Window
 from gangline.spec.event import RoundEnded, SamplesLeased
 from gangline.spec.leases import Lease, TeamOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gangline.observe.ledger import Window
     from gangline.spec.event import Event
 
 
@@ -48,6 +51,11 @@ class TeamOrders:
         """Whether samples were leased at all."""
         return bool(self._orders)
 
+    @property
+    def teams(self) -> set[int]:
+        """The teams that samples were leased to."""
+        return {team for team, _ in self._orders}
+
     def merged(self, team: int, windows: Sequence[Window]) -> list[Window]:
         """The windows of a team in the epoch's order, as far as they were merged.
 
@@ -66,4 +74,19 @@ class TeamOrders:
                 part = msgspec.structs.replace(window, start=low, stop=high)
                 # Who computed how much of a part is not known: the cut was made before.
                 found.append(part if is_whole else msgspec.structs.replace(part, samples={}))
+        return found + self._untold(team, windows)
+
+    def _untold(self, team: int, windows: Sequence[Window]) -> list[Window]:
+        """What the team has brought to a round, behind the last step that somebody tells of."""
+        found = []
+        brought = {epoch: offset for (one, epoch), offset in self._merged.items() if one == team}
+        for epoch, offset in brought.items():
+            told = [window for window in windows if window.epoch == epoch]
+            step = max((window.step + 1 for window in told), default=0)
+            end = max((window.stop for window in told), default=0)
+            order = self._orders.get((team, epoch), TeamOrder())
+            found += [
+                Window(step=step, epoch=epoch, start=low, stop=high, samples={})
+                for low, high in order.locate(min(end, offset), offset)
+            ]
         return found

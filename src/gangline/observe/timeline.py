@@ -55,8 +55,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples(self) -> int:
-        """The samples of all workers."""
-        return sum(record.samples for record in self.records.values())
+        """The samples of all workers, also of one that did not live to tell of them."""
+        told = sum(record.samples for record in self.records.values())
+        return max(told, *(record.stop - record.start for record in self.records.values()))
 
     def wait_s(self, worker: int) -> float:
         """How long a worker waited for slower ones."""

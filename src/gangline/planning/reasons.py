@@ -51,10 +51,12 @@ def job_kind(
     fixed, per_sample = network.fixed_s[cut.nodes], network.per_sample_s[cut.nodes]
     free = balanced(workload.global_batch, fixed, per_sample, minimum=0)
     free_s = slowest_s(free, fixed, per_sample)
-    if cut.compute_s > _MATTERS * free_s:
-        full = int((cut.shares == network.max_samples[cut.nodes]).sum())
+    full = int((cut.shares == network.max_samples[cut.nodes]).sum())
+    # With none at its ceiling, it is the least share that keeps the others from more.
+    if full and cut.compute_s > _MATTERS * free_s:
+        nodes = "1 node gets" if full == 1 else f"{full} nodes get"
         return MEMORY, (
-            f"{MEMORY}: {full} nodes get no more samples than fit into their memory; computing takes "
+            f"{MEMORY}: {nodes} no more samples than fit into memory; computing takes "
             f"{duration(cut.compute_s)} and would take {duration(free_s)} with room for all"
         )
     traffic = _traffic_fraction(profile, workload, chosen)

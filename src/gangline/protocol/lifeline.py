@@ -61,6 +61,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Whether those that joined have been told that the job is ended."""
     main: int = -1
     """The worker that prints and saves; -1: nobody yet."""
+    come: int = 0
+    """Before there is a view: how many workers are here."""
 
 
 AnyOrder = Serve | ProcessEnded | Dissolve

@@ -432,6 +432,8 @@ class Stopped(Message, frozen=True, kw_only=True, tag="stopped"):
     reason: str
     places: str = ""
     """Who is where, in short; empty where that is not the difference."""
+    hint: str = ""
+    """What is likely; the reason has it, too."""
 
 
 class SavedBy(Message, frozen=True, kw_only=True, tag="saved_by"):

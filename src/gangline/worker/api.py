@@ -148,13 +148,14 @@ def prepare(
 def rank() -> int:
     """This worker's rank: 0 … world_size() - 1, in the order of the workers' numbers.
 
-    So who was put out for a while has its old rank when it comes back.
+    So who was put out for a while has its old rank when it comes back. On a worker that has left the
+    job it is `world_size()`, which is nobody's rank.
     """
     return _job.rank
 
 
 def world_size() -> int:
-    """How many workers the job has."""
+    """How many workers the job has; on one that has left it, how many went on without it."""
     training = _job.training
     return _job.opened().group.size if training is None else training.num_workers
 
@@ -254,9 +255,11 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
     else:
         view, own_rank = _job.training.gear.view_now()
         shares = view.shares
+        is_member = own_rank < len(shares)
         if view.whole is not None:  # the other teams' parts are before this one's, and behind it
             after = view.whole.samples - view.whole.first_sample - sum(shares)
             shares, own_rank = (view.whole.first_sample, *shares, max(0, after)), own_rank + 1
+        own_rank = own_rank if is_member else len(shares)  # who has left has no part
     return evaluation_loader(loader, indices, shares=shares, rank=own_rank)
 
 

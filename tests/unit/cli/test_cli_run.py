@@ -15,6 +15,7 @@ from rich.console import Console
 from gangline.cli.main import run_command
 from gangline.cli.run.end import summary_lines
 from gangline.cli.run.flags import ClusterFlags
+from gangline.cli.run.interrupts import InterruptFilter
 from gangline.cli.run.progress import OutputFollower, ProgressLine, ScreenWatcher, StepFeed
 from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path
@@ -400,6 +401,24 @@ def test_progress_is_a_plain_line_now_and_then_when_there_is_no_terminal(tmp_pat
     assert shown.getvalue() == "starting\n"
 
 
+def test_the_line_says_who_is_waited_for_before_the_first_step(tmp_path: Path) -> None:
+    job = Job(
+        config=RunConfig(cluster=Cluster.of_speeds((1.0, 1.0))),
+        run_dir=tmp_path,
+        script=tmp_path / "train.py",
+    )
+    shown = io.StringIO()
+    screen = ScreenWatcher(job, Console(file=shown), show_progress=True, show_output=False)
+    with screen:
+        assert screen._feed.line() == "starting"
+        screen.begins(1)
+        assert screen._feed.line() == "starting: 1 of 2 workers are here"
+        screen.begins(2)
+        assert screen._feed.line() == "preparing: all 2 workers are here"
+        screen.main_is(0)
+        assert screen._feed.line() == "prepared: the first step is under way"
+
+
 def test_progress_is_one_rewritten_line_when_there_is_a_terminal(tmp_path: Path) -> None:
     now_s = [0.0]
     shown = io.StringIO()
@@ -410,6 +429,19 @@ def test_progress_is_one_rewritten_line_when_there_is_a_terminal(tmp_path: Path)
     progress.close()
     assert shown.getvalue().count("starting") >= 2
     assert "\x1b[2K" in shown.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shown"), [("KeyboardInterrupt", False), ("ValueError: bad", True), ("", True)]
+)
+def test_where_an_interrupt_met_a_worker_is_not_shown(error: str, is_shown: bool) -> None:
+    frames = ["Traceback (most recent call last):", '  File "train.py", line 3', "", "    f()"]
+    lines = ["before", *frames, *([error, "after"] if error else [])]
+    interrupts = InterruptFilter()
+    shown = [each for line in lines for each in interrupts.take(line.encode())]
+    shown += interrupts.close()
+    expected = lines if is_shown else ["before", "after"]
+    assert [line.decode() for line in shown] == expected
 
 
 def test_output_is_shown_by_whole_lines_with_the_worker_before_them(tmp_path: Path) -> None:

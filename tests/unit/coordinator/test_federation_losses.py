@@ -187,6 +187,13 @@ def test_a_team_whose_processes_have_ended_is_not_awaited() -> None:
     assert "the processes of all its workers have ended" in said.reason
 
 
+def test_the_standing_says_how_many_have_come_before_they_train() -> None:
+    room = TeamRoom(3)
+    for worker, come in ((0, 1), (2, 2)):
+        room.hello(worker)
+        assert room.hub.standing() == Standing(come=come)
+
+
 def test_the_standing_says_who_trains_and_whether_the_job_is_finished() -> None:
     room = founded(3)
     room.tick(4.0)

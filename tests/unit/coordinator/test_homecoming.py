@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from test_hub import training
+from test_hub import restarted, training
 
 from gangline.coordinator.members.homecoming import AWAY_S, HOME_S
-from gangline.protocol.messages import Failed, Finished, Goodbye, Ping, Refused, Released
+from gangline.coordinator.server.journal import FileJournal
+from gangline.protocol.messages import Failed, Finished, Goodbye, Ping, Refused, Released, Stopped
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from test_hub import Room
 
 
-def put_out() -> Room:
+def put_out(**options: Any) -> Room:
     """A job of three, one of whom is silent and was put out just now."""
-    room = training(3)
+    room = training(3, **options)
     for worker in range(3):
         room.report(worker, step=0, view=room.view.number)
     while 1 in room.view.members:
@@ -57,6 +60,28 @@ def test_who_comes_back_as_the_job_ends_meets_the_others_once_more() -> None:
     assert not room.has(1, Refused), "it has the final state"
     finish(room, 1)
     assert room.has(1, Released)
+
+
+def test_own_variables_are_suspected_when_a_script_ends_before_one_that_came_back(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    room = put_out(journal=FileJournal(path))
+    for worker in (0, 2):
+        room.report(worker, step=1, view=room.view.number)
+    room.say(1, Failed(group=0, step=1, error="aborted"))
+    room.tick()
+    assert set(room.view.members) == {0, 1, 2}
+    restarted(room, path)
+    for worker in range(3):
+        room.hello(worker)
+    place = (1, 0, 0, 0, 0, 12)
+    room.say(0, Goodbye(reason="done", position=place))
+    room.hub.disconnect(0)
+    group = room.view.group
+    room.say(1, Failed(group=group, step=1, error="gone", position=place, call="backward()"))
+    room.tick()
+    assert "Worker 1 came back or joined" in room.last(1, Stopped).reason
 
 
 def test_who_stays_away_is_not_waited_for_any_longer() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gangline.coordinator.reports.verdict import GATHER_S, Verdict, judge_ends, judge_team
@@ -20,8 +21,10 @@ from gangline.protocol.messages import (
     Saved,
     Told,
 )
+from gangline.spec.errors import MismatchError
 from gangline.spec.exchange.address import WireAddress
 from gangline.spec.position import Position
+from gangline.worker.groups.membership import raise_stopped
 
 MEMBERS = (0, 1, 2)
 
@@ -104,6 +107,20 @@ def test_failures_of_a_group_that_was_mended_count_no_more() -> None:
     verdict.begin_group()
     verdict.hear_goodbye(1, goodbye(at(5)))
     assert verdict.judge(MEMBERS, 10.0) is None
+
+
+def test_variables_of_a_loop_are_suspected_where_somebody_came_late() -> None:
+    verdict = Verdict()
+    verdict.late = [2]
+    verdict.hear_goodbye(1, goodbye(at(5)))
+    verdict.hear_failure(2, failed(at(5)), 0.0)
+    stopped = verdict.judge(MEMBERS, 0.0)
+    assert stopped is not None
+    assert stopped.hint.startswith("Worker 2 came back or joined while the others trained")
+    assert "gangline.prepare(stateful=[...])" in stopped.hint
+    assert stopped.reason.endswith(stopped.hint)
+    with pytest.raises(MismatchError, match=r"two calls\. Worker 2 came back"):
+        raise_stopped(MismatchError("two calls"), msgspec.structs.replace(stopped, places=""))
 
 
 # --- groups that train at their own pace --------------------------------------------------------------

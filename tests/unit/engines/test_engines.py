@@ -193,6 +193,11 @@ def test_the_blame_is_not_put_on_a_worker_that_only_lost_the_others() -> None:
     assert find_cause(results[:1]) is results[0]
 
 
+def test_the_blame_is_not_put_on_a_worker_that_the_others_went_on_without() -> None:
+    results = [ended(0, exit_code=None, signal="SIGKILL"), ended(1, traceback=TRACEBACK)]
+    assert find_cause(results) is results[1]
+
+
 def test_nobody_is_blamed_when_all_are_done_or_stopped() -> None:
     assert find_cause([ended(0, exit_code=0), ended(1, stopped=True)]) is None
 

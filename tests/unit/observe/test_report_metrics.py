@@ -143,7 +143,7 @@ def test_a_share_of_zero_is_no_obstacle() -> None:
 
 
 def test_nobody_computed_a_sample_and_the_summary_says_so() -> None:
-    summary = summarize([step_done(samples=0), step_done(samples=0, step=1)])
+    summary = summarize([step_done(samples=0, stop=0), step_done(samples=0, stop=0, step=1)])
     assert summary.efficiency is None
     assert summary.optimum_basis == "unknown: no worker computed a sample"
     assert summary.throughput == 0
@@ -179,8 +179,14 @@ def test_the_optimum_is_of_those_who_took_part_when_members_leave() -> None:
     assert summary.views[1].efficiency == pytest.approx(1.0)
 
 
+def test_samples_count_of_a_worker_that_did_not_live_to_tell_of_its_last_step() -> None:
+    run = SyntheticRun([0.01, 0.01]).run_steps(3, shares=[6, 6])
+    run.events.append(step_done(worker=0, step=3, samples=6, start=36, stop=48))
+    assert summarize(run.events).samples == 48
+
+
 def test_a_step_counts_once_when_it_was_tried_again() -> None:
-    summary = summarize([step_done(samples=8), step_done(samples=6, view=1)])
+    summary = summarize([step_done(samples=8), step_done(samples=6, stop=6, view=1)])
     assert (summary.num_steps, summary.samples) == (1, 6)
 
 

@@ -85,6 +85,16 @@ def test_the_teams_orders_make_up_the_epoch() -> None:
     assert ledger.count_lost(length=20) == 0
 
 
+@pytest.mark.parametrize("told", [2, 0])
+def test_what_a_killed_worker_brought_to_a_round_was_used_though_its_log_ends_before(
+    told: int,
+) -> None:
+    events = [*LEASES, *STEPS[:told], *STEPS[3:], merged(0, t0=12, t1=8)]
+    ledger = read_ledger(events)
+    ledger.check(length=20, epochs=1)
+    assert ledger.num_samples == 20
+
+
 def test_the_order_of_the_events_does_not_matter() -> None:
     events = [*LEASES, *STEPS, merged(0, t0=4, t1=6), merged(1, t0=12, t1=8)]
     random.Random(2).shuffle(events)

@@ -134,6 +134,7 @@ def test_the_leader_has_the_best_link_and_then_the_most_speed():
     ("workload", "more", "kind"),
     [
         (Workload(global_batch=4096, gradient_bytes=1e4), {}, "compute-bound"),
+        (Workload(global_batch=36, gradient_bytes=1e3, minimum_share=9), {}, "compute-bound"),
         (Workload(global_batch=16, gradient_bytes=1e8), {}, "communication-bound"),
         (
             Workload(global_batch=64, gradient_bytes=1e3, sample_bytes=1e6, model_bytes=0),
@@ -150,7 +151,7 @@ def test_the_leader_has_the_best_link_and_then_the_most_speed():
 def test_the_kind_of_job_is_named(workload, more, kind):
     nodes = [node(f"n{i}", 1e-3, **more) for i in range(3)] + [node("m", 8e-3)]
     profile = ClusterProfile(nodes=tuple(nodes), zones=(Zone(place="", link=LAN),))
-    plan = planned(profile, workload, structure="flat-ring")
+    plan = planned(profile, workload, structure="flat-ring", everybody=True)
     assert plan.kind == kind
     assert plan.reasons[0].startswith(kind)
 

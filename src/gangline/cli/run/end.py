@@ -13,6 +13,7 @@ from gangline.cli.output import err, say
 from gangline.engines.logtail import last_lines
 from gangline.eventlog import read_run
 from gangline.observe import RunSummary, summarize
+from gangline.observe.exclusions import exclusion_lines, find_exclusions
 from gangline.observe.report import plan_headline
 from gangline.spec.errors import LogError
 
@@ -67,7 +68,7 @@ def read_summary(run_dir: Path) -> RunSummary | None:
 
 
 def summary_lines(summary: RunSummary) -> list[str]:
-    """Steps, pace, and how well the emulation hit its speeds."""
+    """Steps, pace, who was excluded, the plan, and how well the emulation hit its speeds."""
     if summary.num_steps == 0:
         if summary.status != "done":
             return []
@@ -77,7 +78,7 @@ def summary_lines(summary: RunSummary) -> list[str]:
         step_ms = summary.step_median_s * 1000
         text += f", {summary.throughput:,.0f} samples/s, {step_ms:,.1f} ms/step"
     plan = [] if summary.plan is None else plan_headline(summary.plan)
-    return [text, *plan, *_pacing_lines(summary)]
+    return [text, *exclusion_lines(summary.decisions), *plan, *_pacing_lines(summary)]
 
 
 def _pacing_lines(summary: RunSummary) -> list[str]:
@@ -98,6 +99,7 @@ def _summary_document(summary: RunSummary) -> dict[str, Any]:
         "throughput": summary.throughput,
         "step_median_s": summary.step_median_s,
         "efficiency": summary.efficiency,
+        "excluded": find_exclusions(summary.decisions),
         "plan": summary.plan,
         "pacing": [
             {"worker": worker, "asked": pacing.asked, "achieved": pacing.achieved}

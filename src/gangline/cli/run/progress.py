@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.live import Live
 from rich.text import Text
 
+from gangline.cli.run.interrupts import InterruptFilter
 from gangline.eventlog import log_path, tail_events
 from gangline.files.plainfile import open_plain
 from gangline.spec.errors import LogError
@@ -41,6 +42,8 @@ class StepFeed:
         self._offset = 0
         self._recent: deque[StepDone] = deque()
         self._global_batch = 0
+        self.stage = "starting"
+        """What is shown before the first step."""
 
     def follow(self, path: Path) -> None:
         """Another worker's log is followed from here on."""
@@ -65,7 +68,7 @@ class StepFeed:
     def line(self) -> str:
         """Epoch, step, and the pace of the last seconds."""
         if not self._recent:
-            return "starting"
+            return self.stage
         last = self._recent[-1]
         text = f"epoch {last.epoch}  step {last.step}"
         elapsed_s = last.t - self._recent[0].t
@@ -126,6 +129,7 @@ class OutputFollower:
         self._offset = 0
         self._rest = b""
         self._is_shown = is_shown
+        self._filter = InterruptFilter()
         self.has_shown = False
         """Whether something was shown."""
 
@@ -150,20 +154,22 @@ class OutputFollower:
         self._offset += len(block)
         *lines, self._rest = (self._rest + block).split(b"\n")
         for line in lines:
-            self._show(line)
+            self._show(self._filter.take(line))
 
     def close(self) -> None:
         """Shows the rest, also a last line without an end."""
         self.tick()
         if self._rest:
-            self._show(self._rest)
+            self._show(self._filter.take(self._rest))
             self._rest = b""
+        self._show(self._filter.close())
 
-    def _show(self, line: bytes) -> None:
-        self.has_shown = True
-        # Of a line that was written over (a progress bar), the last state is shown.
-        last = line.rstrip(b"\r").rpartition(b"\r")[2]
-        self._console.print(Text(self._prefix + last.decode(errors="replace")))
+    def _show(self, lines: list[bytes]) -> None:
+        for line in lines:
+            self.has_shown = True
+            # Of a line that was written over (a progress bar), the last state is shown.
+            last = line.rstrip(b"\r").rpartition(b"\r")[2]
+            self._console.print(Text(self._prefix + last.decode(errors="replace")))
 
 
 class ScreenWatcher:
@@ -218,8 +224,16 @@ class ScreenWatcher:
         if self._progress is not None:
             self._progress.tick()
 
+    def begins(self, come: int) -> None:
+        """Shows how many are here: the first step waits for all."""
+        expected = len(self._job.speeds)
+        self._feed.stage = f"starting: {come} of {expected} workers are here"
+        if come >= expected:
+            self._feed.stage = f"preparing: all {come} workers are here"
+
     def main_is(self, worker: int) -> None:
         """From here on, this worker's output and progress are shown; unless it is elsewhere."""
+        self._feed.stage = "prepared: the first step is under way"
         if worker not in self._followers:
             return
         self._feed.follow(log_path(self._job.run_dir, f"worker {worker}"))

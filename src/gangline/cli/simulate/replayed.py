@@ -104,10 +104,12 @@ def _print(summary: ReplaySummary) -> None:
         f"an input laid open an error of the coordinator: {error}"
         for error in summary.stumbles[:_MOST_SHOWN]
     ]
+    said += _left_out(len(summary.stumbles), "errors", which="the first")
     for one in summary.differences:
         said.append(f"input {one.number} of {one.file} gives something else than was recorded:")
         said.append(f"  {one.given}")
         said += [f"  -> {output}" for output in one.outputs[:_MOST_SHOWN]] or ["  -> nothing"]
+        said += _left_out(len(one.outputs), "outputs", which="the first")
     for line in said:
         out().print(Text(line))
     table = Table(box=None, pad_edge=False)
@@ -118,5 +120,18 @@ def _print(summary: ReplaySummary) -> None:
         cells = [side[number] if number < len(side) else ("", "") for side in rows]
         table.add_row(*(str(cell) for pair in cells for cell in pair))
     out().print(table)
-    for reason in summary.decisions[-_MOST_SHOWN:]:
-        out().print(Text(f"decided: {reason}"))
+    for line in decision_lines(summary.decisions):
+        out().print(Text(line))
+
+
+def decision_lines(decisions: list[str]) -> list[str]:
+    """The last decisions, and how many there are besides."""
+    left_out = _left_out(len(decisions), "decisions", which="the last")
+    return [*left_out, *(f"decided: {reason}" for reason in decisions[-_MOST_SHOWN:])]
+
+
+def _left_out(count: int, what: str, *, which: str) -> list[str]:
+    """What is said where not all are shown."""
+    if count <= _MOST_SHOWN:
+        return []
+    return [f"{which} {_MOST_SHOWN} of {count} {what} are shown; --json prints all"]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gangline.coordinator.teams.sums import Part
 from gangline.protocol.messages import LeaseAsked, Reached, Stopped, Told
 from gangline.spec.position import Position
@@ -31,6 +33,11 @@ CALL_ALIKE = (
     "All workers must make the same calls in the same order: take gangline calls and backward() out "
     "of `if gangline.is_main():` and of what depends on the local batch"
 )
+OWN_VARIABLES = (
+    "came back or joined while the others trained: the model and what is in `stateful` were copied, "
+    "variables of the loop were not. If the loop decides by some (the best loss, a counter), keep them "
+    "in an object with state_dict and load_state_dict, and give it to gangline.prepare(stateful=[...])"
+)
 
 
 class Verdict:
@@ -40,6 +47,8 @@ class Verdict:
         known = finished or {}
         self.ended = {worker: Position(*position) for worker, position in known.items()}
         """Whose script has ended, though nobody had asked it to, and where."""
+        self.late: Collection[int] = ()
+        """The members that were not there from the beginning, or not all the time."""
         self._failed: dict[int, Failed] = {}
         self._differ_s: float | None = None
 
@@ -85,17 +94,27 @@ class Verdict:
         return self._ended_early(early, f"{_named(going_on)} still there, and waiting")
 
     def _ended_early(self, early: Collection[int], others: str) -> Stopped:
-        return _describe_early({worker: self.ended[worker] for worker in early}, others)
+        stopped = _describe_early({worker: self.ended[worker] for worker in early}, others)
+        return self._hinted(stopped)
 
     def _differ(self) -> Stopped:
         by_call: dict[str, list[int]] = {}
         for worker, failed in sorted(self._failed.items()):
             by_call.setdefault(_where(failed), []).append(worker)
         calls = ", ".join(f"{_named(workers)} in {where}" for where, workers in by_call.items())
-        return Stopped(
+        stopped = Stopped(
             reason=f"the workers' loops differ: at the same time {calls}. {CALL_ALIKE}",
             places=calls if len(by_call) > 1 else "",
         )
+        return self._hinted(stopped)
+
+    def _hinted(self, stopped: Stopped) -> Stopped:
+        """With what is likely, where members have come late."""
+        if not self.late:
+            return stopped
+        names = ", ".join(str(worker) for worker in sorted(self.late))
+        hint = f"Worker {names} {OWN_VARIABLES}"
+        return msgspec.structs.replace(stopped, reason=f"{stopped.reason}. {hint}", hint=hint)
 
 
 def judge_team(

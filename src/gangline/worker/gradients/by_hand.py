@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from gangline.spec.errors import UnsupportedError, UsageError
+from gangline.worker.gradients import backward
 from gangline.worker.gradients.layout import optimizer_parameters
 
 if TYPE_CHECKING:
@@ -51,6 +52,13 @@ class HandUpdates:
         return [parameter._version for parameter in self._parameters]
 
 
+_STEP_IN_BACKWARD = (
+    "the step() of a {} optimizer was called inside of backward(), as a hook does that was registered "
+    "by register_post_accumulate_grad_hook: the gradient there is this worker's own, and that of the "
+    "global batch is only known at the end of the pass. Call optimizer.step() after loss.backward()"
+)
+
+
 def refuse_other_optimizers(
     models: Sequence[nn.Module],
     prepared: Sequence[Optimizer],
@@ -60,15 +68,19 @@ def refuse_other_optimizers(
 ) -> RemovableHandle:
     """From now on an optimizer that was not prepared, and steps these models, raises.
 
-    Until `remove()`. One that a prepared optimizer uses inside of its own step is that one's affair.
+    So does one, prepared or not, that steps them amid a backward pass. Until `remove()`. One that a
+    prepared optimizer uses inside of its own step is that one's affair.
     """
     own = {id(parameter) for model in models for parameter in model.parameters()}
 
     def check(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         is_known = any(optimizer is one for one in prepared)
-        if is_known or in_step() or (prepared and not is_shared()):
+        is_early = is_shared() and backward.is_running()
+        if in_step() or ((is_known or (prepared and not is_shared())) and not is_early):
             return
         if any(id(parameter) in own for parameter in optimizer_parameters(optimizer)):
+            if is_early:
+                raise UnsupportedError(_STEP_IN_BACKWARD.format(type(optimizer).__name__))
             what = "it was not given" if prepared else "it was given none"
             raise UsageError(
                 f"a {type(optimizer).__name__} optimizer updates the prepared model, and prepare() "

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leaving politely: on SIGTERM (a preemption notice), on Ctrl-C, or because an operator asked for it.
+"""Leaving politely: on SIGTERM (a preemption notice), or because an operator asked for it.
 
 The signal handler only sets a flag: the main thread may be in the middle of a backward pass. Between
 two steps the worker tells the coordinator, goes on training until a view without it holds, and leaves
-there. A second signal does what it would have done without us.
+there. A second signal does what it would have done without us. Ctrl-C (SIGINT) is not for leaving: the
+script gets its KeyboardInterrupt, so that nothing behind the loop takes the training for finished.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gangline.collectives import OutsiderGroup
 from gangline.protocol.messages import BROKEN, FINISHED, LEFT, Exhausted, Leaving
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from gangline.spec.view import View
     from gangline.worker.session import Session
 
-_DEFAULTS = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
-"""A script that handles one of these itself keeps its own handler."""
-
 
 def farewell(*, has_left: bool) -> str:
     """Why this worker says goodbye, as it ends."""
@@ -36,33 +34,32 @@ def farewell(*, has_left: bool) -> str:
     return FINISHED if ending_error() is None else BROKEN
 
 
-class LeaveSignals:
-    """Notes that the process was asked to end. Only the main thread can listen."""
+class LeaveSignal:
+    """Notes that the process was asked to leave, by SIGTERM. Only the main thread can listen.
+
+    A script that handles the signal itself keeps its own handler.
+    """
 
     def __init__(self) -> None:
-        self.received: int | None = None
+        self.is_received = False
         self._pid = os.getpid()
-        self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number, default in _DEFAULTS.items():
-                if signal.getsignal(number) is default:
-                    self._before[number] = signal.signal(number, self._receive)
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        is_first = self.received is None and os.getpid() == self._pid
+        is_first = not self.is_received and os.getpid() == self._pid
         if is_first:
-            self.received = number
+            self.is_received = True
             return
         # Asked twice, or a process that was forked from the worker: no politeness is expected.
-        signal.signal(number, self._before[number])
+        signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
     def close(self) -> None:
-        """Puts the handlers back that were there before."""
-        for number, handler in self._before.items():
-            if signal.getsignal(number) == self._receive:
-                signal.signal(number, handler)
-        self._before = {}
+        """The signal does again what it did before."""
+        if signal.getsignal(signal.SIGTERM) == self._receive:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Departure:
@@ -72,16 +69,18 @@ class Departure:
         self._session = session
         self._is_told = False
         client = session.client
-        self._signals = LeaveSignals() if client is not None and client.is_elastic else None
+        self._signal = LeaveSignal() if client is not None and client.is_elastic else None
         self.has_left = False
+        self.num_behind: int | None = None
+        """How many workers the job had without this one when it left; None: it is one of them."""
 
     def is_due(self, view: View) -> bool:
         """Between two steps, the next of which is cut by `view`: whether this worker goes now."""
         client = self._session.client
-        if client is None or self._signals is None:
+        if client is None or self._signal is None:
             return False
         client.check_dissolved()
-        if self._signals.received is not None and not self._is_told:
+        if self._signal.is_received and not self._is_told:
             self._is_told = True
             client.send(Leaving())
         # A view that holds without this worker says so, too; it may come before the dismissal.
@@ -92,17 +91,17 @@ class Departure:
     def is_wanted(self) -> bool:
         """Whether this worker has left, or was asked to."""
         client = self._session.client
-        is_asked = self._signals is not None and self._signals.received is not None
+        is_asked = self._signal is not None and self._signal.is_received
         return self.has_left or is_asked or (client is not None and client.is_dismissed)
 
     def leave(self, *, step: int, t: float) -> None:
         """Goes. Who was the last stays what it was; anybody else is no member of anything now."""
         self.has_left = True
-        size = self._session.group.size
-        if size > 1:
-            self._session.communicator.renew(OutsiderGroup(rank=size))
-        number = None if self._signals is None else self._signals.received
-        why = "asked to" if number is None else f"got {signal.Signals(number).name}"
+        others = self._count_others()
+        self.num_behind = others or None
+        if self._session.group.size > 1:
+            self._session.communicator.renew(OutsiderGroup(rank=others))
+        why = "got SIGTERM" if self._signal is not None and self._signal.is_received else "asked to"
         self._session.record(
             Decision(
                 t=t,
@@ -111,6 +110,15 @@ class Departure:
                 numbers={"worker": float(self._session.place.worker), "step": float(step)},
             )
         )
+
+    def _count_others(self) -> int:
+        """How many go on, by the newest view: this worker may have heard of it when it was out."""
+        client = self._session.client
+        assert client is not None
+        view = client.view(client.newest_view)
+        if view.whole is not None:
+            return view.whole.workers - (self._session.place.worker in view.members)
+        return len({*view.members} - {self._session.place.worker})
 
     def _tell_exhausted(self) -> None:
         """Who takes this worker's place shall not run out of memory, too."""
@@ -135,7 +143,7 @@ class Departure:
 
     def close(self) -> None:
         """Says so if the script ends for lack of memory, and listens to signals no longer."""
-        if self._signals is not None and is_out_of_memory(ending_error()):
+        if self._signal is not None and is_out_of_memory(ending_error()):
             self._tell_exhausted()
-        if self._signals is not None:
-            self._signals.close()
+        if self._signal is not None:
+            self._signal.close()

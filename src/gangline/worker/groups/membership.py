@@ -225,8 +225,12 @@ class Membership:
 
 def raise_stopped(error: Exception, stopped: Stopped | None) -> NoReturn:
     """Raises an error of this worker's, with what the coordinator says of the others' loops."""
-    if stopped is None or not (stopped.places or isinstance(error, ExchangeError)):
+    if stopped is None:
         raise error
     if isinstance(error, ExchangeError):
         raise MismatchError(stopped.reason) from error
-    raise MismatchError(f"{error}. Where they are: {stopped.places}") from error
+    places = f"Where they are: {stopped.places}" if stopped.places else ""
+    more = ". ".join(part for part in (places, stopped.hint) if part)
+    if not more:
+        raise error
+    raise MismatchError(f"{error}. {more}") from error

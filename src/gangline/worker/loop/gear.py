@@ -68,7 +68,9 @@ class Gear:
         """The view of the present batch, and this worker's rank: behind all others if it has left."""
         view = self.views.newest if self.handout is None else self.views.at(self.handout.step)
         worker = self.session.place.worker
-        return view, view.rank_of(worker) if worker in view.members else len(view.members)
+        # Who was put out, and let go when the job was over, was never in a view without itself.
+        is_member = worker in view.members and self.departure.num_behind is None
+        return view, view.rank_of(worker) if is_member else len(view.members)
 
     def rank_now(self) -> int:
         """This worker's place among the members by their numbers, whenever they came."""

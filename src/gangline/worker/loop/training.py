@@ -107,8 +107,10 @@ class Training:
 
     @property
     def num_workers(self) -> int:
-        """How many workers the job has, in all groups."""
-        whole = self.views.newest.whole
+        """How many workers the job has, in all groups; had, when this one left it."""
+        behind, whole = self.gear.departure.num_behind, self.views.newest.whole
+        if behind is not None:
+            return behind
         return self.session.group.size if whole is None else whole.workers
 
     @property

@@ -194,6 +194,8 @@ class ShareSampler:
 
 _EMPTY_ITERATIONS = 3
 """So many iterations in a row that give nothing are those of a loop that would go on for ever."""
+_IDLE_ITERATIONS = 20_000
+"""The same for a loop that has computed all that it fetched: it may be one over epochs, and end."""
 _MAX_FILLED = 16
 """So often such a loop is given its last batch again; it may have fetched as many ahead."""
 
@@ -220,6 +222,8 @@ class ShareLoader:
         """What was handed out last, for loops that fetch ahead of an end."""
         self._num_empty = 0
         """How many iterations in a row have handed out nothing, to a loop that has fetched ahead."""
+        self._num_idle = 0
+        """How many have, to whatever loop."""
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -232,6 +236,7 @@ class ShareLoader:
         number = self._iterations
         is_spinning = self._num_empty > 0 and self._sampler.is_out
         self._num_empty = self._num_empty + 1 if is_spinning or self._plan.has_uncomputed else 0
+        self._num_idle += 1
         if not self._plan.begin_epoch():
             yield from self._fill()
             return
@@ -240,7 +245,7 @@ class ShareLoader:
             batches, is_cut_anew = self._begin(is_again=is_cut_anew), False
             for batch, handout, weight in self._weighted(batches):
                 self._plan.hand_out(handout, weight, batch)
-                self._last, self._num_empty = (handout, batch), 0
+                self._last, self._num_empty, self._num_idle = (handout, batch), 0, 0
                 yield batch
                 if number != self._iterations:
                     raise UsageError(
@@ -259,14 +264,18 @@ class ShareLoader:
     def _fill(self) -> Iterator[Any]:
         """What a loop gets that iterates again and again, where there are no more batches for it.
 
-        That is the loop of a worker that leaves, or is left out, if it fetches ahead from an endless
-        generator: it must get something to come to the batch that it has not computed. It is given its
-        last batch again, which counts nothing; and if it still goes on, its script ends.
+        That is the loop of a worker that leaves, or is left out, if it fetches from an endless
+        generator: it must get something to come to the batch that it has not computed, or to where it
+        asks whether to go on. It is given its last batch again, which counts nothing; and if it still
+        goes on, its script ends.
         """
         is_due = self._sampler.is_out and self._plan.has_uncomputed
-        if self._num_empty < _EMPTY_ITERATIONS and not is_due:
+        is_idle = self._num_idle >= _IDLE_ITERATIONS
+        if self._num_empty < _EMPTY_ITERATIONS and not (is_due or is_idle):
             return
-        if self._num_empty >= _EMPTY_ITERATIONS + _MAX_FILLED or self._last is None:
+        is_endless = self._num_empty >= _EMPTY_ITERATIONS + _MAX_FILLED
+        is_endless = is_endless or self._num_idle >= _IDLE_ITERATIONS + _MAX_FILLED
+        if is_endless or self._last is None:
             sys.stderr.write(
                 "gangline: there are no more batches for this worker, and its loop asks for them "
                 "without end: its script ends here. Loop over gangline.epochs(…) or gangline.steps(…)\n"
