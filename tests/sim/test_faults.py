@@ -9,7 +9,7 @@ import pytest
 
 from gangline.control import ControlOptions
 from gangline.observe.ledger import read_ledger
-from gangline.simulation import Course, Scenario, SimulationResult, simulate
+from gangline.simulation import Course, Outage, Scenario, SimulationResult, simulate
 from gangline.simulation.scenario import SimulatedNode
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision, EpochDone, FaultFired, Regrouped, RunEnded, StepSummary
@@ -23,7 +23,12 @@ BATCH = 32
 
 
 def run(
-    *faults: Fault, workers: int = 3, respawns: int = 0, steps: int = STEPS, **fields: Any
+    *faults: Fault,
+    workers: int = 3,
+    respawns: int = 0,
+    steps: int = STEPS,
+    outages: tuple[Outage, ...] = (),
+    **fields: Any,
 ) -> tuple[SimulationResult, list[AnyEvent]]:
     """A job of two epochs with these faults in it."""
     events: list[AnyEvent] = []
@@ -36,7 +41,10 @@ def run(
         steps=steps,
         sink=events.append,
         course=Course(
-            samples=BATCH * steps // 2, faults=FaultPlan(faults=faults), respawns=respawns
+            samples=BATCH * steps // 2,
+            faults=FaultPlan(faults=faults),
+            respawns=respawns,
+            outages=outages,
         ),
     )
     return result, events
@@ -155,6 +163,21 @@ def test_nothing_is_lost_among_many_workers_that_are_logged_in_summary() -> None
     result, events = run(kill(1, 5, "update"), hang(2, 10, 3.0), workers=100)
     assert of(StepSummary, events)
     assert len(result.recoveries) == 2
+    read_ledger(events).check(length=BATCH * STEPS // 2, epochs=2)
+
+
+def test_workers_in_step_train_on_while_the_coordinator_is_away() -> None:
+    well, _ = run()
+    result, events = run(outages=(Outage(0.3, 0.8),))
+    assert result.history == well.history
+    assert result.wall_s == well.wall_s
+    assert [event.what for event in of(Decision, events)] == ["publish_view", "resume"]
+
+
+def test_a_worker_that_dies_while_the_coordinator_is_away_is_put_out_when_it_is_back() -> None:
+    result, events = run(kill(1, 10), outages=(Outage(0.3, 2.0),))
+    assert memberships(result) == [(0, 1, 2), (0, 2)]
+    assert result.recoveries[0].took_s > 1.0, "nobody could tell the others before"
     read_ledger(events).check(length=BATCH * STEPS // 2, epochs=2)
 
 

@@ -12,7 +12,7 @@ from gangline.control import ControlOptions
 from gangline.control.members.watch import MIN_PATIENCE_S, PATIENCE_STEPS
 from gangline.observe.ledger import read_ledger
 from gangline.simulation import Course, Scenario, SimulationResult, simulate
-from gangline.simulation.in_step.coordinator import TICK_S
+from gangline.simulation.engine.job import TICK_S
 from gangline.simulation.scenario import SimulatedNode
 from gangline.spec.event import Decision, FaultFired, Regrouped, RunEnded, StepDone
 from gangline.spec.faults import KINDS, PLACES, Fault, FaultPlan

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
 
 from gangline.control import ControlOptions
+from gangline.coordinator.coordinator import Coordinator
+from gangline.coordinator.inputs import Said, StepsReported
 from gangline.simulation import Scenario, simulate
 from gangline.simulation.scenario import SimulatedNode
 from gangline.spec.errors import UsageError
@@ -99,6 +102,20 @@ def test_many_workers_are_logged_in_summary():
     assert first.slowest >= 60
     assert first.least_compute_s < first.median_compute_s < first.greatest_compute_s
     assert result.history[0].step_s == first.greatest_compute_s
+
+
+def test_workers_to_whom_nothing_happens_report_together(monkeypatch):
+    given = Counter()
+    handle = Coordinator.handle
+
+    def count(self, one, now):
+        given[type(one)] += 1
+        return handle(self, one, now)
+
+    monkeypatch.setattr(Coordinator, "handle", count)
+    run(cluster((1.0,) * 100), steps=20, global_batch=6400)
+    assert given[StepsReported] == 20
+    assert given[Said] == 100, "that they are ready"
 
 
 @pytest.mark.parametrize("allocation", ["equal", "fixed", "random", "kqv", "kqv-normalised"])

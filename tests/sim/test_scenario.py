@@ -48,7 +48,7 @@ def test_a_file_gives_every_worker_its_numbers(write):
     np.testing.assert_allclose(workers.per_sample_s, [0.0004, 0.001, 0.001])
     np.testing.assert_allclose(workers.noise, [0.0, 0.1, 0.1])
     assert [node.name for node in scenario.worker_nodes] == ["desk", "rack", "rack"]
-    assert scenario.founders(global_batch=99).max_samples == (99, 32, 32)
+    assert scenario.ceilings(global_batch=99) == (99, 32, 32)
     np.testing.assert_allclose(workers.slowdown(1), [1, 1, 1])
     np.testing.assert_allclose(workers.slowdown(3), [1, 3, 3])
     np.testing.assert_allclose(workers.slowdown(4), [1, 1, 1])

@@ -53,6 +53,7 @@ class Coordinator:
     ) -> None:
         """Goes on where `records` end.
 
+        `defaults` says how the job is controlled where its workers do not.
         What is to be done because of that comes with the outputs of the first input.
         """
         self._outbox = Outbox(records, now)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gangline.control import ControlOptions
 from gangline.control.detection import Detector, RobustDetector
 from gangline.control.members.watch import MIN_PATIENCE_S
 from gangline.coordinator.detectors import load_detector
@@ -30,6 +31,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Tells which members are slower than usual."""
     patience_s: float = MIN_PATIENCE_S
     """A worker that others wait for may be silent for so long at least."""
+    defaults: ControlOptions | None = None
+    """How the job is controlled where its workers do not say; None: as usual."""
 
     @classmethod
     def of(

@@ -8,6 +8,6 @@ from gangline.simulation.course import Switch as Switch
 from gangline.simulation.run import SimulationResult as SimulationResult
 from gangline.simulation.run import simulate as simulate
 from gangline.simulation.scenario import Scenario as Scenario
-from gangline.simulation.teams.relaxed import TeamsResult as TeamsResult
-from gangline.simulation.teams.relaxed import simulate_teams as simulate_teams
+from gangline.simulation.teams import TeamsResult as TeamsResult
+from gangline.simulation.teams import simulate_teams as simulate_teams
 from gangline.simulation.yardstick import SimulatedStep as SimulatedStep

@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import FaultPlan
-
-if TYPE_CHECKING:
-    from gangline.spec.view import View
 
 
 class Switch(NamedTuple):
@@ -55,11 +52,6 @@ class Position(NamedTuple):
     epoch: int = 0
     start: int = 0
     """Where in the epoch's order the next step begins."""
-
-    def window_stop(self, view: View, *, length: int | None) -> int:
-        """Where the samples of the next step end, if it is cut by this view."""
-        stop = self.start + view.global_batch
-        return stop if length is None else min(stop, length)
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gangline.spec.faults import Fault
-    from gangline.spec.view import View
 
 
 class Life:
@@ -32,14 +31,13 @@ class Life:
         """The first step that it computes as fast as before."""
         self.struck_s = 0.0
         """When it was last killed or hung."""
-        self.group = -1
-        """The last group that it entered, or tried to."""
-        self.view: View | None = None
-        """The newest view that it was told of."""
         self.position = Position()
         """Where it stands, while it is in no group."""
         self.lost_group_s: float | None = None
         """Since when it is in no group; None while it is in one."""
+        faults = tuple(faults)
+        self.is_marked = bool(faults)
+        """Whether anything will ever happen to it: who is not marked acts like all the others."""
         self.when_awake: list[Callable[[], None]] = []
         """What it does next, once it wakes."""
         self._waiting = sorted(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gangline.simulation.course import Position
-    from gangline.simulation.in_step.rounds import Round
+    from gangline.simulation.engine.rounds import Round
     from gangline.simulation.lives import Life
     from gangline.simulation.scenario import Scenario, SimulatedNode
     from gangline.spec.view import View
@@ -73,28 +73,25 @@ def respawned(now: float, life: Life, dead: Life, *, left: int) -> Decision:
     )
 
 
-def regrouped(now: float, life: Life, view: View, *, step: int, num_behind: int) -> Regrouped:
-    """A worker is in a new group, and goes on."""
-    since_s = now if life.lost_group_s is None else life.lost_group_s
-    return Regrouped(
-        t=now,
-        worker=life.worker,
-        view=view.number,
-        group=view.group,
-        members=list(view.members),
-        step=step,
-        num_behind=num_behind,
-        took_s=now - since_s,
-        reason=view.reason,
-    )
-
-
-def epoch_events(now: float, done: Round) -> Iterator[EpochDone]:
-    """All batches of an epoch are done, for every worker of few."""
-    if len(done.view.members) > MANY_WORKERS:
-        return
-    for worker in done.view.members:
-        yield epoch_event(now, worker, done.position)
+def regrouped(
+    now: float, lives: Sequence[Life], view: View, *, step: int, num_behind: int
+) -> Iterator[Regrouped]:
+    """These workers are in a new group, and go on."""
+    members = list(view.members)  # one for all of them: there may be thousands
+    for life in lives:
+        since_s = now if life.lost_group_s is None else life.lost_group_s
+        yield Regrouped(
+            t=now,
+            worker=life.worker,
+            view=view.number,
+            group=view.group,
+            members=members,
+            step=step,
+            num_behind=num_behind,
+            took_s=now - since_s,
+            reason=view.reason,
+            team=max(0, view.team),
+        )
 
 
 def epoch_event(now: float, worker: int, position: Position) -> EpochDone:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated run: synchronous steps of simulated workers, controlled by the same `decide`.
+"""A simulated run of workers in step, led by the coordinator of a real run.
 
     options = ControlOptions(global_batch=256)
     for step in simulate(Scenario.from_toml(path), options=options, steps=1000, seed=0).history:
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gangline.protocol.messages import Ready
 from gangline.simulation.course import Course, Recovery
-from gangline.simulation.in_step.driver import Simulation
-from gangline.simulation.yardstick import SimulatedStep
+from gangline.simulation.engine.field import Extent
+from gangline.simulation.engine.job import SimulatedJob
+from gangline.simulation.yardstick import SimulatedStep, Yardstick
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import Fault
 from gangline.spec.view import View
@@ -69,22 +71,40 @@ def simulate(
         raise UsageError(f"a simulation needs at least 1 step, not {steps}")
     course = course or Course()
     course.faults.check(workers=len(scenario.worker_nodes))
-    run = Simulation(
+    yardstick = Yardstick(scenario, options=options)
+    job = SimulatedJob(
         scenario,
+        _ready(scenario, options),
         options=options,
-        steps=steps,
+        course=course,
+        extent=Extent(steps=steps),
         seed=seed,
         sink=sink or (lambda event: None),
-        course=course,
+        yardstick=yardstick,
     )
-    run.run()
+    job.run()
+    field = job.field
     return SimulationResult(
-        history=run.history,
-        views=tuple(run.views),
-        wall_s=run.world.now,
-        fired=tuple(run.strikes.fired),
-        unreached=run.strikes.unreached,
-        recoveries=tuple(run.world.recoveries),
-        link_bytes=run.link_bytes,
-        problem=run.problem,
+        history=yardstick.history(field.position.step),
+        views=tuple(job.board.views),
+        wall_s=job.now,
+        fired=tuple(field.strikes.fired),
+        unreached=field.strikes.unreached,
+        recoveries=tuple(field.recoveries),
+        link_bytes=field.network.crossed_bytes,
+        problem=job.problem,
+    )
+
+
+def _ready(scenario: Scenario, options: ControlOptions) -> Ready:
+    """What every worker is ready for."""
+    return Ready(
+        global_batch=options.global_batch,
+        minimum=options.minimum,
+        allocation=options.allocation,
+        shares=None,
+        max_samples=None,
+        seed=options.seed,
+        structure=options.structure,
+        gradient_bytes=int(scenario.model_bytes),
     )

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from gangline.control import WorkersJoined
 from gangline.simulation.links import SimulatedLink, Spell, check_ends, check_link
 from gangline.simulation.workers import SimulatedWorkers, Slowdown
 from gangline.spec.cluster import check_names
@@ -221,13 +220,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return None
         return _tree({path: group for group, path in paths.items()})
 
-    def founders(self, *, global_batch: int) -> WorkersJoined:
-        """All workers, joining. Their speeds are for the run to find out."""
-        nodes = self.worker_nodes
-        return WorkersJoined(
-            workers=tuple(range(len(nodes))),
-            max_samples=tuple(node.max_samples or global_batch for node in nodes),
-        )
+    def ceilings(self, *, global_batch: int) -> tuple[int, ...]:
+        """The most samples of a step that each worker can have."""
+        return tuple(node.max_samples or global_batch for node in self.worker_nodes)
 
     def simulated_workers(self) -> SimulatedWorkers:
         """The workers that this scenario is about."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from gangline.spec.event import FaultFired
 
 if TYPE_CHECKING:
-    from gangline.simulation.in_step.rounds import Round
+    from gangline.simulation.engine.rounds import Round
     from gangline.simulation.lives import Life
     from gangline.simulation.world import World
     from gangline.spec.faults import Fault, FaultPlan

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gangline.control import ControlOptions
 from gangline.coordinator.members.greeting import check_elastic, check_hello, number_of
 from gangline.coordinator.members.table import WorkerTable
@@ -34,6 +36,7 @@ class Roster:
         self._journal = journal
         self._reserved = settings.reserved
         self._detector = settings.detector
+        self._defaults = settings.defaults
         self.expected = settings.expected_workers
         """How many found the job."""
         self.founded: Founded | None = memory.founded
@@ -235,7 +238,9 @@ class Roster:
         """What the run was asked for, from what its first founder was."""
         assert self.founded is not None
         first = self.ready[self.founded.members[0]]
-        return ControlOptions(
+        given = self._defaults or ControlOptions(global_batch=first.global_batch)
+        return msgspec.structs.replace(
+            given,
             global_batch=first.global_batch,
             allocation=first.allocation if first.shares is None else "fixed",
             minimum=first.minimum,
@@ -243,7 +248,7 @@ class Roster:
             structure=first.structure,
             whole=self.whole,
             detector=self._detector,
-            may_exclude=self.is_elastic(self.founded.members),
+            may_exclude=given.may_exclude and self.is_elastic(self.founded.members),
         )
 
     def speeds(self, members: tuple[int, ...]) -> tuple[float, ...] | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gangline.protocol.status import WorkerStatus
 
 
-class WorkerTable(MutableMapping[int, "WorkerStatus"]):
+class WorkerTable(Mapping[int, "WorkerStatus"]):
     """The workers by number."""
 
     def __init__(self, known: dict[int, WorkerStatus]) -> None:
@@ -49,10 +49,6 @@ class WorkerTable(MutableMapping[int, "WorkerStatus"]):
         if self._bunch is not None and worker in self._known:
             self._settle(self._bunch, worker)
         self._known[worker] = status
-
-    def __delitem__(self, worker: int) -> None:
-        self._settle_all()
-        del self._known[worker]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._known)

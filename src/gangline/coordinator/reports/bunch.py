@@ -56,10 +56,11 @@ class Bunch(NamedTuple):
 
     def singles(self) -> Iterator[Said]:
         """The same, said by one worker after the other."""
-        given, hops = self.given, [()] * len(self.workers)
+        given = self.given
+        hops: list[tuple[tuple[int, float], ...]] = [()] * len(self.workers)
         if len(self.hop_s):
             pairs = zip(self.hop_peers.tolist(), self.hop_s.tolist(), strict=True)
-            hops = [(pair,) for pair in pairs]  # type: ignore[misc]
+            hops = [(pair,) for pair in pairs]
         rows = zip(
             self.workers.tolist(),
             self.samples.tolist(),

@@ -37,7 +37,7 @@ class Progress:
         self._bunch, self._bunch_s = bunch, now
 
     def _settle(self) -> None:
-        """Writes down who was heard; time goes on, so that nobody was heard later."""
+        """Writes down who was heard with many; some may have been heard since."""
         if self._bunch is not None:
             for worker in self._bunch.workers.tolist():
                 self._heard_s[worker] = max(self._bunch_s, self._heard_s.get(worker, self._bunch_s))

@@ -31,16 +31,16 @@ from gangline.protocol.messages import (
     ToTeam,
     ViewPublished,
 )
-from gangline.simulation.teams.inbox import Inbox
-from gangline.simulation.teams.progress import Progress
-from gangline.simulation.teams.switchboard import RUN
+from gangline.simulation.engine.inbox import Inbox
+from gangline.simulation.engine.progress import Progress
+from gangline.simulation.engine.switchboard import RUN
 from gangline.spec.exchange.address import WireAddress
 
 if TYPE_CHECKING:
     from gangline.protocol.messages import FromCoordinator, FromWorker
+    from gangline.simulation.engine.crew import Crew
+    from gangline.simulation.engine.switchboard import Switchboard
     from gangline.simulation.lives import Life
-    from gangline.simulation.teams.crew import Crew
-    from gangline.simulation.teams.switchboard import Switchboard
     from gangline.simulation.world import World
     from gangline.spec.view import View
 
@@ -87,7 +87,7 @@ class Member:
             protocol=PROTOCOL_VERSION,
             run=RUN,
             worker=life.worker if replaces < 0 else -1,
-            host=world.scenario.worker_nodes[life.row].name,
+            host=world.nodes[life.row].name,
             pid=1 + life.worker,
             address=WireAddress(host="simulated", port=1 + life.worker % 60000),
             replaces=replaces,
@@ -98,6 +98,8 @@ class Member:
         """What the coordinator must know: said again to a new one."""
         self.view: View | None = None
         """The newest view that it was told of."""
+        self.is_recalled = False
+        """Whether that view's group takes the place of a broken one."""
         self.inbox = Inbox()
         self.crew: Crew | None = None
         """The group that it is in."""
@@ -116,6 +118,7 @@ class Member:
         self._board = board
         self._around = around
         self._num_lines = 0
+        self._greeted: int | None = None
         self._said_s = self._shown_s = 0.0
 
     @property
@@ -127,6 +130,11 @@ class Member:
     def is_able(self) -> bool:
         """Whether it does anything at present."""
         return self.life.is_alive and not self.life.is_hung(self._world.now) and not self.is_gone
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether all workers of the job are in its group."""
+        return self.crew is not None and self.crew.view.whole is None
 
     # --- its line --------------------------------------------------------------------------------
 
@@ -141,12 +149,17 @@ class Member:
             return
         self._num_lines += 1
         self.line, self.asked = self._num_lines, (-1, -1)
-        half_s = self._world.latency_s(self.life) / 2
-        self._world.later(half_s, partial(self._connect, self.line))
+        self._world.later(self._world.half_s(self.life), partial(self._connect, self.line))
 
     def _connect(self, line: int) -> None:
         if self.line == line:
+            self._greeted = line
             self._board.connect(self)
+
+    @property
+    def has_said_hello(self) -> bool:
+        """Whether the coordinator has heard it by its present line."""
+        return self.line is not None and self._greeted == self.line
 
     def hang_up(self) -> None:
         """Its line is gone."""
@@ -158,7 +171,7 @@ class Member:
         """Its process ends with an error."""
         self.say(Goodbye(reason=BROKEN))
         self.is_gone = True
-        self._world.later(self._world.latency_s(self.life), lambda: self._around.bury(self))
+        self._world.later(2 * self._world.half_s(self.life), lambda: self._around.bury(self))
 
     def say(self, message: FromWorker) -> None:
         """Says something, if the line is up; what must be known is said again later."""
@@ -180,11 +193,16 @@ class Member:
         if not self.is_able or self.line is None:
             return
         if now - self._said_s >= PING_S:
-            self.say(Ping(sent_s=now, waiting_s=self._waiting_s()))
-        is_out = self.view is not None and self.worker not in self.view.members
-        if is_out and self.crew is None and now - self._shown_s >= SHOW_S:
+            self.say(self.sign())
+        if self.crew is not None or self.view is None or now - self._shown_s < SHOW_S:
+            return
+        if self.worker not in self.view.members:
             self._shown_s = now
             self.say(Shown(slowdown=self._around.slowdown_of(self)))
+
+    def sign(self) -> Ping:
+        """What it says to say that it is there."""
+        return Ping(sent_s=self._world.now, waiting_s=self._waiting_s())
 
     def _waiting_s(self) -> float:
         """How long it has been in its present exchange; 0: it is in none."""
@@ -226,6 +244,8 @@ class Member:
 
     def _take_view(self, view: View, *, is_recovery: bool) -> None:
         before, self.view = self.view, view
+        if before is None or view.group != before.group:
+            self.is_recalled = is_recovery
         has_moved = before is not None and not _is_same_team(before, view)
         if has_moved:  # views and groups of another team have numbers of their own
             self.inbox.leases = {}
@@ -233,6 +253,8 @@ class Member:
             self.withdraw(Failed)
         if has_moved or (is_recovery and view.group > self.group):
             self._around.recall(self)
+        if self.crew is not None:
+            self.crew.hear_view(before, view)
         self._around.attend(self)
 
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from gangline.protocol.messages import Failed
 from gangline.simulation.course import Recovery
-from gangline.simulation.in_step.rounds import Meeting
+from gangline.simulation.engine.crew import Crew
+from gangline.simulation.engine.rounds import Meeting
 from gangline.simulation.reporting import regrouped
-from gangline.simulation.teams.crew import Crew
 
 if TYPE_CHECKING:
-    from gangline.simulation.teams.field import Field
-    from gangline.simulation.teams.member import Member
-    from gangline.simulation.teams.progress import Progress
+    from gangline.simulation.engine.field import Field
+    from gangline.simulation.engine.member import Member
+    from gangline.simulation.engine.progress import Progress
 
 
 class Gathering:
@@ -37,13 +35,16 @@ class Gathering:
         view = member.view
         if not member.is_able or member.crew is not None or view is None:
             return
-        if view.group <= member.group or member.worker not in view.members:
+        if view.group <= member.group:
             return
-        for meeting in self._meetings.values():
-            meeting.present.discard(member.worker)
-        member.team, member.group, member.asked = view.team, view.group, (-1, -1)
         key = (view.team, view.group)
-        meeting = self._meetings.setdefault(key, Meeting(view))
+        meeting = self._meetings.get(key) or Meeting(view, is_recovery=member.is_recalled)
+        if member.worker not in meeting.members:
+            return
+        for other in self._meetings.values():
+            other.present.discard(member.worker)
+        member.team, member.group, member.asked = view.team, view.group, (-1, -1)
+        self._meetings[key] = meeting
         meeting.present.add(member.worker)
         if meeting.is_complete:
             is_first = all(one.is_new for one in self._lives(meeting))
@@ -81,14 +82,15 @@ class Gathering:
             for member in members:  # the state of the team is lost, and other teams have gone on
                 member.leave()
             return
-        num_behind = sum(member.progress.position != truth.position for member in members)
-        for member in members:
-            if not is_first:
-                step = truth.position.step
-                event = regrouped(field.now, member.life, view, step=step, num_behind=num_behind)
-                field.sink(msgspec.structs.replace(event, team=max(0, view.team)))
-        self._note_recovery(view.team, view.number, view.members)
+        if not is_first:
+            num_behind = sum(member.progress.position != truth.position for member in members)
+            lives, step = [member.life for member in members], truth.position.step
+            for event in regrouped(field.now, lives, view, step=step, num_behind=num_behind):
+                field.sink(event)
+        self._note_recovery(meeting, members)
         truth.team, field.progress_s = view.team, field.now
+        is_one = view.whole is None
+        field.position = truth.position if is_one else max(field.position, truth.position)
         crew = Crew(field, view, members, truth)
         for member in members:
             member.crew, member.is_new, member.life.lost_group_s = crew, False, None
@@ -105,10 +107,14 @@ class Gathering:
         ]
         return max(known, key=lambda one: one.position).copy() if known else None
 
-    def _note_recovery(self, team: int, view: int, members: tuple[int, ...]) -> None:
-        field = self._field
-        lost = tuple(one for one in self._members.get(team, ()) if one not in members)
-        self._members[team] = members
-        if lost:
-            hit_s = min(field.lives[one].struck_s or field.now for one in lost)
-            field.recoveries.append(Recovery(view=view, lost=lost, took_s=field.now - hit_s))
+    def _note_recovery(self, meeting: Meeting, members: list[Member]) -> None:
+        field, view = self._field, meeting.view
+        gone = {*self._members.get(view.team, ())} - {*view.members}
+        lost = tuple(one for one in self._members.get(view.team, ()) if one in gone)
+        self._members[view.team] = view.members
+        if meeting.is_recovery:
+            stranded_s = [one.life.lost_group_s for one in members if not one.is_new]
+            hit_s = [field.lives[one].struck_s or field.now for one in lost]
+            since_s = min(hit_s or [at for at in stranded_s if at is not None], default=field.now)
+            recovery = Recovery(view=view.number, lost=lost, took_s=field.now - since_s)
+            field.recoveries.append(recovery)

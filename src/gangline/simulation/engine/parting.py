@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from gangline.protocol.messages import Failed
 
 if TYPE_CHECKING:
-    from gangline.simulation.in_step.rounds import Round
-    from gangline.simulation.teams.crew import Crew
-    from gangline.simulation.teams.field import Field
-    from gangline.simulation.teams.member import Member
+    from gangline.simulation.engine.crew import Crew
+    from gangline.simulation.engine.field import Field
+    from gangline.simulation.engine.member import Member
+    from gangline.simulation.engine.rounds import Round
 
 
 class Parting:
@@ -27,6 +27,7 @@ class Parting:
 
     def bury(self, dead: Member) -> None:
         """A member is dead: who waits for it in an exchange notices at once."""
+        self._crew.odd[self._crew.ranks[dead.worker]] = dead
         if self._crew.round is not None and self._crew.round.holds(dead.worker):
             self._crew.round.lose(dead.worker)
             self.end_round()
@@ -83,15 +84,19 @@ class Parting:
         has_moved = member.group < 0
         self.let_go(member)
         if not has_moved:
-            position = self._crew.progress.position
-            member.say(Failed(group=member.group, step=position.step, error="a peer is gone"))
+            step = member.life.position.step
+            member.say(Failed(group=member.group, step=step, error="a peer is gone"))
         self._field.strikes.come_to(member.life, "regroup", step=member.life.position.step)
         self._field.gathering.enter(member)
 
     def let_go(self, member: Member) -> None:
         """A member is in this group no more."""
         member.crew, member.progress = None, self._crew.progress.copy()
-        member.life.position = self._crew.progress.position
+        broken = self._crew.round
+        if broken is not None and member.worker in broken.ahead:
+            member.progress.position = broken.after
+            member.progress.steps += 1
+        member.life.position = member.progress.position
         member.life.lost_group_s = self._field.now
 
     def leave_together(self) -> None:

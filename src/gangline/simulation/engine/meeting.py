@@ -17,15 +17,15 @@ import msgspec
 
 from gangline.protocol.messages import LeaseAsked, Reached, RoundDone
 from gangline.simulation.course import Position
+from gangline.simulation.engine.merging import bytes_of
+from gangline.simulation.engine.progress import Merge, Progress
 from gangline.simulation.reporting import epoch_event
-from gangline.simulation.teams.merging import bytes_of
-from gangline.simulation.teams.progress import Merge, Progress
 
 if TYPE_CHECKING:
     from gangline.protocol.messages import EpochClosed, RoundOpened
-    from gangline.simulation.teams.crew import Crew
-    from gangline.simulation.teams.field import Field
-    from gangline.simulation.teams.member import Member
+    from gangline.simulation.engine.crew import Crew
+    from gangline.simulation.engine.field import Field
+    from gangline.simulation.engine.member import Member
 
 
 class Meetings:
@@ -48,6 +48,8 @@ class Meetings:
     def find_stage(self) -> str:
         """The next stage that all members know they can go to; empty where there is none."""
         merge = self._progress.merge
+        if self._crew.view.whole is None:
+            return ""  # there are no other teams
         if merge is None:
             return "" if self._find_news() is None else "begin"
         if self._newest_closed >= merge.opened.number:
@@ -111,7 +113,9 @@ class Meetings:
         """The leader's mean becomes the team's; what that takes."""
         field = self._field
         num_bytes = bytes_of(merge.opened, field.scenario)
-        spread_s = field.network.spread_s(self._crew.rows, field.now, num_bytes=num_bytes)
+        spread_s = field.network.spread_s(
+            self._crew.costs.rows.tolist(), field.now, num_bytes=num_bytes
+        )
         took_s = field.scenario.merge_s / 2 + spread_s
         merge.is_held = True
         merge.busy_s += took_s
@@ -209,7 +213,7 @@ class Meetings:
                     is_end=self._is_end,
                     after=progress.last_round,
                     closing=progress.last_closing,
-                    length=self._field.length if is_parting else 0,
+                    length=(self._field.length or 0) if is_parting else 0,
                 )
             )
 
@@ -283,7 +287,7 @@ class Meetings:
         if closed.is_complete:
             event = epoch_event(field.now, member.worker, position)
             field.sink(msgspec.structs.replace(event, team=self._crew.number))
-        if epoch >= field.epochs:
-            field.finish(member)
+        if field.epochs is not None and epoch >= field.epochs:
+            field.finish([member])
         else:
             field.gathering.enter(member)

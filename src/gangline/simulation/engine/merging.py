@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gangline.protocol.messages import RoundOpened
+    from gangline.simulation.engine.member import Member
     from gangline.simulation.network import Network
     from gangline.simulation.scenario import Scenario
-    from gangline.simulation.teams.member import Member
     from gangline.simulation.world import World
 
 SMALL_PASSES = 2

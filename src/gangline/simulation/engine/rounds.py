@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gangline.planning.allocation.bounds import Floats, Shares
     from gangline.simulation.course import Position
     from gangline.spec.view import View
@@ -21,9 +23,15 @@ class Round:
     """One attempt of a group at something that all of its members must come to."""
 
     def __init__(
-        self, view: View, position: Position, *, started_s: float, compute_s: Floats | None = None
+        self,
+        view: View,
+        position: Position,
+        *,
+        ranks: Mapping[int, int],
+        started_s: float,
+        compute_s: Floats | None = None,
     ) -> None:
-        """Without `compute_s` it is the end of an epoch, to which everybody comes at once."""
+        """`ranks` are the members'. Without `compute_s` it is the end of an epoch: all come at once."""
         self.view = view
         self.position = position
         self.after = position
@@ -44,17 +52,14 @@ class Round:
         """Who has done it alone, while the others still wait for it to wake."""
         self.gone: set[int] = set()
         """Who has noticed that it failed, and left."""
-        self._ranks = {worker: rank for rank, worker in enumerate(view.members)}
+        self.slowdown: Floats = np.zeros(0)
+        """How many times as long as at first each member takes."""
+        self._ranks = ranks
 
     @property
     def places(self) -> tuple[str, ...]:
         """The places that a worker comes by on its way here."""
         return BEFORE_EXCHANGE if self.is_step else AT_END
-
-    @property
-    def end_s(self) -> float:
-        """When it is done, as far as is known now."""
-        return float(self.ready_s.max()) + self.lasts_s
 
     def is_awaited(self, now: float) -> bool:
         """Whether a member is still on its way."""
@@ -95,8 +100,11 @@ class Round:
 class Meeting:
     """The members of a new group, finding each other."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, *, is_recovery: bool) -> None:
         self.view = view
+        self.members = frozenset(view.members)
+        self.is_recovery = is_recovery
+        """Whether the group takes the place of a broken one."""
         self.present: set[int] = set()
 
     @property
