@@ -126,9 +126,9 @@ EVERYBODY = st.just([(worker, 4, 0.1) for worker in range(WORKERS)])
 STEPS = st.builds(
     steps,
     st.one_of(EVERYBODY, ROWS),
-    st.one_of(st.integers(0, 6), st.just(5000)),
-    st.integers(0, 1),
-    st.integers(-1, 1),
+    st.sampled_from([0, 1, 2, 3, 4, 5, 6, 5000]),
+    st.sampled_from([0, 0, 0, 1]),
+    st.sampled_from([-1, -1, 1]),
 )
 INPUTS = st.one_of(
     st.just(Tick()),
@@ -190,13 +190,27 @@ def test_whatever_happens_nothing_raises_and_a_snapshot_goes_on_alike(
         coordinator.standing(now)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MOSTLY_STEPS = st.one_of(*[STEPS] * 20, INPUTS)
+
+
+def watched(coordinator: Coordinator) -> dict[str, Any]:
+    """What was seen of the members."""
+    seen = vars(coordinator._job._root._lookout.watch)
+    return {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in seen.items()
+        if name != "_ranks"
+    }
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sync=st.sampled_from(["full", "full", "none"]),
-    later=st.lists(st.tuples(st.one_of(STEPS, INPUTS), st.floats(0.0, 3.0)), max_size=40),
+    later=st.lists(st.tuples(MOSTLY_STEPS, st.floats(0.0, 3.0)), max_size=40),
+    is_looked_at=st.booleans(),
 )
 def test_what_many_report_at_once_comes_to_what_they_report_one_by_one(
-    sync: str, later: list[tuple[Input, float]]
+    sync: str, later: list[tuple[Input, float]], is_looked_at: bool
 ) -> None:
     together, apart, now = begin(), begin(), 1.0
     for one, after_s in [*((one, 0.01) for one in beginning(sync)), *later]:
@@ -204,6 +218,9 @@ def test_what_many_report_at_once_comes_to_what_they_report_one_by_one(
         singles = Bunch.of(one).singles() if isinstance(one, StepsReported) else [one]
         outputs = [output for single in singles for output in apart.handle(single, now)]
         assert together.handle(one, now) == outputs
+        assert watched(together) == watched(apart)
+        if is_looked_at:
+            assert together.standing(now) == apart.standing(now)
     assert together.status() == apart.status()
     assert together.standing(now) == apart.standing(now)
 

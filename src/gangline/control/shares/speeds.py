@@ -297,6 +297,8 @@ def _pushed(
 ) -> tuple[Floats, ...]:
     """The window moved on by one, for the workers `where`."""
     moved = (*window[1:], newest)
+    if where.all():
+        return moved
     return tuple(np.where(where, new, old) for new, old in zip(moved, window, strict=True))
 
 
