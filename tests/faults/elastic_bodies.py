@@ -313,6 +313,36 @@ def plain(parts: Parts) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+class Best:
+    """The best value so far, and who has it."""
+
+    value = float("inf")
+
+    def state_dict(self) -> dict[str, float]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.value = state["value"]
+
+
+def saves_best(parts: Parts) -> dict[str, Any]:
+    """Saves what is best by an evaluation after every epoch, as people do."""
+    model, best = mlp(), Best()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader(), stateful=(best,))
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        parts.validate(model)
+        if parts.means and parts.means[-1] < best.value:
+            best.value = parts.means[-1]
+            if not parts.is_alone:
+                gangline.save(best.state_dict(), Path(parts.setup.folder) / "best.pt")
+    return describe([model], [optimizer])
+
+
 def calling(parts: Parts) -> dict[str, Any]:
     """Makes a call together with the others after every epoch, and keeps what it brings."""
     model = mlp()

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -150,6 +151,40 @@ def test_the_others_wait_for_a_worker_that_is_slow(tmp_path: Path) -> None:
 
 AFTER_EPOCH = 5
 """The last step of the first epoch."""
+
+
+@pytest.mark.parametrize(
+    ("step", "place", "worker"),
+    quick_of(
+        [
+            (7, "data", 1),
+            (7, "forward", 0),
+            (8, "backward", 1),
+            (9, "exchange", 0),
+            (8, "between", 0),
+        ],
+        quick=[(8, "backward", 1)],
+    ),
+)
+def test_a_worker_whose_loop_fetches_ahead_comes_back_epochs_later(
+    tmp_path: Path, step: int, place: str, worker: int
+) -> None:
+    """It still has to compute a batch of the epoch that it hung in."""
+    setup = Setup(loop="fetches_between", epochs=14, think_s=0.06)
+    faults = [hang(worker, step, place, for_s=4.0)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+def test_a_worker_that_comes_back_saves_nothing_of_an_epoch_that_the_others_have_ended(
+    tmp_path: Path,
+) -> None:
+    setup = Setup(loop="saves_best", epochs=14, think_s=0.06, validate=True, folder=str(tmp_path))
+    faults = [hang(0, 8, "forward", for_s=4.0)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    best = min(outcome.results[1]["means"])
+    assert torch.load(tmp_path / "best.pt")["value"] == best
+    assert "worker 0 was out from step" in outcome.outputs[0]
 
 
 @pytest.mark.parametrize(

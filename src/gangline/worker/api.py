@@ -149,7 +149,8 @@ def rank() -> int:
     """This worker's rank: 0 … world_size() - 1, in the order of the workers' numbers.
 
     So who was put out for a while has its old rank when it comes back. On a worker that has left the
-    job it is `world_size()`, which is nobody's rank.
+    job it is `world_size()`, which is nobody's rank; also while one that comes back is still in an
+    epoch that the others have ended.
     """
     return _job.rank
 

@@ -36,9 +36,9 @@ class Job:
 
     @property
     def rank(self) -> int:
-        """This worker's rank in the whole job, by the workers' numbers; behind all once it has left."""
+        """This worker's rank in the whole job, by the workers' numbers; behind all if it is apart."""
         session, training = self.opened(), self.training
-        if training is not None and training.gear.departure.num_behind is not None:
+        if training is not None and training.is_apart:
             return training.num_workers
         own = session.group.rank if training is None else training.gear.rank_now()
         return own + (0 if self.whole is None else self.whole.first_rank)

@@ -63,8 +63,9 @@ class ViewSchedule:
         return self.at(step)
 
     def at(self, step: int) -> View:
-        """The view that holds for `step`."""
-        return next(view for view, start in reversed(self._adopted) if start <= step)
+        """The view that holds for `step`; for a step of a group that is no more, the first one."""
+        known = (view for view, start in reversed(self._adopted) if start <= step)
+        return next(known, self._adopted[0].view)
 
     def restart(self, view: View, step: int) -> None:
         """A new group goes on with `step`, by this view; whatever was cut ahead is void."""

@@ -94,21 +94,25 @@ class EpochWalk:
     def begin_epoch(self) -> bool:
         """The loop asks for an epoch; False where the job has left that one behind."""
         progress = self._progress
-        if not self._is_ahead():
+        # A loop that fetches ahead has still to compute it. It counts nothing.
+        holds_void = self._batches.holds_void
+        if not holds_void and not self._is_ahead():
             self.settle()
         if self._gear.departure.has_left:
             return False
         epoch, progress.loop_epoch = progress.loop_epoch, progress.loop_epoch + 1
         self._gear.clock.lap()
         self._batches.is_exhausted = False
-        if not self._batches.is_empty:  # the end of the epoch before is still to be computed
-            return True
+        if not (holds_void or self._batches.is_empty):
+            return True  # the end of the epoch before is still to be computed
         progress.must_cut = False
         if epoch > progress.position.epoch and not self.take_rest():
             progress.move(epoch=epoch, start=0)
         # A batch that the loop has left before its step has the number of the one that comes now.
         self._recovery.forget_attempt()
         self._enter(epoch)
+        if holds_void:
+            self._recovery.void()
         return not progress.is_past
 
     def _enter(self, epoch: int) -> None:
@@ -119,7 +123,7 @@ class EpochWalk:
         progress.is_past, progress.is_void = epoch < progress.position.epoch, False
         progress.is_in_epoch = not progress.is_past
         progress.arrive()
-        if was_past and not progress.is_past and progress.position.start:
+        if was_past and (progress.is_past or progress.position.start):
             snapshot.restore()  # what the loop did at the end of past epochs was done already
         elif not progress.is_past:
             snapshot.by_hand.note()
@@ -139,7 +143,8 @@ class EpochWalk:
     def _is_untouched(self) -> bool:
         """Whether the loop has only looked at batches of this epoch, if it has fetched any."""
         present = self._batches.present
-        is_used = present is None or present.is_worked or self._batches.is_in_window
+        is_used = present is None or present.is_worked or present.calls > 0
+        is_used = is_used or self._batches.is_in_window
         return not is_used and self._progress.position.step == self._first_step
 
     def _cross(self) -> None:
@@ -196,9 +201,12 @@ class EpochWalk:
             batches.void()
             batches.is_exhausted = progress.is_cut_off = False
             return False
-        if not batches.is_empty:  # the loop computes them first
+        holds_void = batches.holds_void
+        if not (batches.is_empty or holds_void):  # the loop computes them first
             return True
-        is_closed = self._close()
+        progress.is_void = progress.is_void and not holds_void
+        with batches.aside():  # what it holds counts nothing, and the others do not have it
+            is_closed = self._close()
         progress.must_cut = False  # nothing is cut ahead
         if not is_closed:
             return False

@@ -45,6 +45,15 @@ class Progress:
     random: RandomNumbers = field(default_factory=RandomNumbers)
     """With which random numbers the loop goes on. Set by recovery, from a checkpoint."""
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the others have been here before, so that what the loop does counts nothing.
+
+        Between the last epoch that they have ended and the next one, it is with them.
+        """
+        is_begun = self.position.start > 0
+        return self.is_past and (self.loop_epoch < self.position.epoch or is_begun)
+
     def move(self, **fields: int) -> None:
         """Changes these fields of the position."""
         self.position = self.position._replace(**fields)

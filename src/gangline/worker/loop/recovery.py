@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from gangline.spec.errors import ExchangeAborted
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from gangline.worker.loop.gear import Gear
     from gangline.worker.loop.progress import Progress
     from gangline.worker.normalisation.batch_statistics import ShareWatch
+
+
+_log = logging.getLogger("gangline.worker")
 
 
 class Recovery:
@@ -123,6 +127,14 @@ class Recovery:
             self.void()  # the present batch was cut for the old group, too
         if self._gear.session.group.rank == 0:
             self.record_view(self._views.latest)
+        if truth.was_behind and own.handed_out >= 0 and truth.position.step > own.step + 1:
+            _log.warning(
+                "gangline: worker %d was out from step %d on and goes on with step %d, as the others "
+                "do. What its loop does before it is there counts nothing, also what it prints",
+                self._gear.session.place.worker,
+                own.step,
+                truth.position.step,
+            )
 
     def record_view(self, adoption: Adoption) -> None:
         """Writes down from which step on a view holds, and why."""

@@ -125,6 +125,12 @@ class Training:
         return self.gear.departure.has_left
 
     @property
+    def is_apart(self) -> bool:
+        """Whether this worker speaks for nobody: others went on without it, or were here before it."""
+        is_late = self.progress.is_late and not self.has_left
+        return is_late or self.gear.departure.num_behind is not None
+
+    @property
     def is_ended_by_script(self) -> bool:
         """Whether nobody has asked this worker to go: if it ends now, its script has ended."""
         return not (self.progress.is_past or self.gear.departure.is_wanted)

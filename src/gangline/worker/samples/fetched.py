@@ -22,6 +22,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from gangline.worker.samples.model_calls import ModelCalls
 from gangline.worker.samples.pass_graph import is_computed_since, next_number, number_of, spans
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
     from torch import Tensor, nn
@@ -134,6 +135,13 @@ class FetchedBatches:
     def newest(self) -> Fetched | None:
         """The batch that was fetched last."""
         return self.ahead[-1] if self.ahead else self.present
+
+    @property
+    def holds_void(self) -> bool:
+        """Whether all that a loop which fetches ahead has yet to compute counts nothing."""
+        held = [*self.ahead] if self.present is None else [self.present, *self.ahead]
+        is_due = any(self._lag > 0 or one.calls > 0 for one in held if not one.is_worked)
+        return is_due and all(batch.is_void for batch in held)
 
     @property
     def shown(self) -> Fetched | None:
@@ -248,6 +256,14 @@ class FetchedBatches:
         self.is_in_window = False
         for batch in self.ahead:
             batch.is_void = True
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """For what the loop does not do with the batches that it holds."""
+        present, ahead = self.present, self.ahead
+        self.present, self.ahead = None, deque()
+        yield
+        self.present, self.ahead = present, ahead
 
     def clear(self) -> None:
         """The loop has none of these batches any more."""

@@ -270,10 +270,11 @@ class ShareLoader:
         goes on, its script ends.
         """
         is_due = self._sampler.is_out and self._plan.has_uncomputed
+        is_empty = self._sampler.is_out and self._num_empty >= _EMPTY_ITERATIONS
         is_idle = self._num_idle >= _IDLE_ITERATIONS
-        if self._num_empty < _EMPTY_ITERATIONS and not (is_due or is_idle):
+        if not (is_due or is_empty or is_idle):  # who comes back goes through the epochs it missed
             return
-        is_endless = self._num_empty >= _EMPTY_ITERATIONS + _MAX_FILLED
+        is_endless = is_empty and self._num_empty >= _EMPTY_ITERATIONS + _MAX_FILLED
         is_endless = is_endless or self._num_idle >= _IDLE_ITERATIONS + _MAX_FILLED
         if is_endless or self._last is None:
             sys.stderr.write(

@@ -75,7 +75,8 @@ def turn(name: str) -> Iterator[bool]:
 def _has_others() -> bool:
     session = job.opened()
     is_outside = session.is_late and job.training is None  # the others have done it long ago
-    is_past = job.training is not None and job.training.progress.is_past
+    training = job.training
+    is_past = training is not None and (training.has_left or training.progress.is_late)
     return session.client is not None and not (is_outside or is_past)
 
 
