@@ -167,6 +167,7 @@ def test_links_lead_somewhere(page: Path, target: str) -> None:
         assert anchor in anchors(file), f"{file.name} has no heading for #{anchor}"
 
 
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize(("page", "line", "body"), list(examples()))
 def test_runnable_examples_run(
     page: Path,

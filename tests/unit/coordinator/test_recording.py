@@ -195,7 +195,7 @@ MOSTLY_STEPS = st.one_of(*[STEPS] * 20, INPUTS)
 
 def watched(coordinator: Coordinator) -> dict[str, Any]:
     """What was seen of the members."""
-    seen = vars(coordinator._job._root._lookout.watch)
+    seen = vars(coordinator._job._root.mind.lookout.watch)
     return {
         name: value.tolist() if isinstance(value, np.ndarray) else value
         for name, value in seen.items()
