@@ -103,6 +103,7 @@ def test_the_others_go_on_when_two_workers_do_not_reach_each_other(
         outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
 
 
+@pytest.mark.slow
 def test_a_worker_whose_machine_is_cut_off_for_good_ends_by_itself(tmp_path: Path) -> None:
     setup = Setup(epochs=20, wait={18: CUT}, timeout_s=14.0)
     with Network(3) as network, LiveJob(tmp_path, setup, workers=3, network=network) as job:

@@ -120,6 +120,7 @@ print([p.tolist() for p in model.parameters()])
 """
 
 
+@pytest.mark.slow
 def test_workers_that_were_started_again_go_on_from_the_checkpoint(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(BODY)

@@ -32,6 +32,7 @@ def test_the_others_get_an_error_when_a_worker_is_killed_under_gloo(
         assert "in die_in_backward" in failure, "the traceback leads into the user's loop"
 
 
+@pytest.mark.slow
 def test_the_others_go_on_when_a_worker_is_killed(worker_pool: WorkerPool) -> None:
     with pytest.raises(WorkerError) as caught:
         worker_pool.run(die_in_backward, 3, args=(1,))

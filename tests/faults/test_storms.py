@@ -53,6 +53,7 @@ def test_a_job_that_everybody_has_left_is_failed(start: Start) -> None:
     assert "the job is not trained to its end: worker 0, 1 left, and nobody is left" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_those_that_joined_end_when_the_launcher_ends_the_job(
     start: Start,

@@ -127,6 +127,7 @@ def test_the_coordinator_is_killed_while_the_job_is_switched(
     assert teams_of(outcome) == expected[before]
 
 
+@pytest.mark.slow
 def test_a_newcomer_enters_a_job_that_was_switched(tmp_path: Path) -> None:
     mode = "percentage(0.5)"
     # Long after the teams were founded, and at whichever of these steps a team comes to first: before

@@ -132,6 +132,7 @@ def test_a_team_goes_on_without_a_member(tmp_path: Path, worker: int, where: str
     assert not outcome.of_kind(LeaseReturned)
 
 
+@pytest.mark.slow
 def test_a_hung_team_is_given_up_and_comes_back(tmp_path: Path) -> None:
     setup = replace(SETUP, wait={30: "slow until measured"})
     outcome = run_with(

@@ -45,6 +45,7 @@ def test_a_worker_joins_in_the_middle(tmp_path: Path) -> None:
     assert outcome.steps_of(2) == set(range(joined.step, setup.steps))
 
 
+@pytest.mark.slow
 def test_two_workers_join(tmp_path: Path) -> None:
     setup = Setup(epochs=14, wait={40: "worker 2 joined", 60: "worker 3 joined"})
     with LiveJob(tmp_path, setup) as job:
@@ -66,6 +67,7 @@ def test_a_job_is_founded_by_workers_that_join(tmp_path: Path) -> None:
     assert views(outcome)[0].members == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_worker_that_comes_early_waits_for_the_founders(tmp_path: Path) -> None:
     setup = Setup(epochs=10, wait={20: "worker 2 joined"})
     with LiveJob(tmp_path, setup) as job:
