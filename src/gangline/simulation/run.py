@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.protocol.messages import Ready
 from gangline.simulation.course import Course, Recovery
 from gangline.simulation.engine.field import Extent
-from gangline.simulation.engine.job import SimulatedJob
+from gangline.simulation.engine.job import SimulatedJob, ready_for
 from gangline.simulation.yardstick import SimulatedStep, Yardstick
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import Fault
@@ -74,7 +73,7 @@ def simulate(
     yardstick = Yardstick(scenario, options=options)
     job = SimulatedJob(
         scenario,
-        _ready(scenario, options),
+        ready_for(scenario, options, structure=options.structure),
         options=options,
         course=course,
         extent=Extent(steps=steps),
@@ -93,18 +92,4 @@ def simulate(
         recoveries=tuple(field.recoveries),
         link_bytes=field.network.crossed_bytes,
         problem=job.problem,
-    )
-
-
-def _ready(scenario: Scenario, options: ControlOptions) -> Ready:
-    """What every worker is ready for."""
-    return Ready(
-        global_batch=options.global_batch,
-        minimum=options.minimum,
-        allocation=options.allocation,
-        shares=None,
-        max_samples=None,
-        seed=options.seed,
-        structure=options.structure,
-        gradient_bytes=int(scenario.model_bytes),
     )

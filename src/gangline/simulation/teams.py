@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.protocol.messages import Ready
 from gangline.simulation.course import Recovery
 from gangline.simulation.engine.field import Extent
-from gangline.simulation.engine.job import SimulatedJob
+from gangline.simulation.engine.job import SimulatedJob, ready_for
 from gangline.spec.errors import UsageError
 from gangline.spec.event import AnyEvent, EpochDone, RoundEnded, ViewAdopted
 from gangline.spec.faults import Fault
@@ -79,17 +78,7 @@ def simulate_teams(
     _check(scenario, sync, course, epochs)
     options = msgspec.structs.replace(options, minimum=max(1, options.minimum))
     seen = _Seen(sink or (lambda event: None))
-    ready = Ready(
-        global_batch=options.global_batch,
-        minimum=options.minimum,
-        allocation=options.allocation,
-        shares=None,
-        max_samples=None,
-        seed=options.seed,
-        structure=scenario.structure,
-        gradient_bytes=int(scenario.model_bytes),
-        sync=sync,
-    )
+    ready = ready_for(scenario, options, structure=scenario.structure, sync=sync)
     job = SimulatedJob(
         scenario,
         ready,

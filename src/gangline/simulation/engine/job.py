@@ -9,25 +9,49 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.coordinator.inputs import Said, SyncAsked
+from gangline.protocol.messages import Ready
 from gangline.simulation.clock import VirtualClock
 from gangline.simulation.engine.field import Extent, Field
 from gangline.simulation.engine.member import PING_S, Member
 from gangline.simulation.engine.switchboard import Switchboard
 from gangline.simulation.lives import Life
 from gangline.simulation.reporting import ended, respawned, started
+from gangline.spec.sync import IN_STEP
 
 if TYPE_CHECKING:
     from gangline.control import ControlOptions
-    from gangline.protocol.messages import Ready
     from gangline.simulation.course import Course
     from gangline.simulation.scenario import Scenario
     from gangline.simulation.world import Sink
     from gangline.simulation.yardstick import Yardstick
+    from gangline.spec.exchange.structure import Structure
+    from gangline.spec.sync import Sync
 
 TICK_S = 0.05
 """How often the coordinator looks whether somebody is missing."""
 WAIT_S = 600.0
 """How long workers wait for something to go on with, before they give up."""
+
+
+def ready_for(
+    scenario: Scenario,
+    options: ControlOptions,
+    *,
+    structure: Structure | None,
+    sync: Sync = IN_STEP,
+) -> Ready:
+    """What every worker is ready for."""
+    return Ready(
+        global_batch=options.global_batch,
+        minimum=options.minimum,
+        allocation=options.allocation,
+        shares=None,
+        max_samples=None,
+        seed=options.seed,
+        structure=structure,
+        gradient_bytes=int(scenario.model_bytes),
+        sync=sync,
+    )
 
 
 class SimulatedJob:
