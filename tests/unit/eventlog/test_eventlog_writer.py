@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -72,6 +73,16 @@ def test_steps_are_buffered_until_half_a_second_has_passed(path: Path, clock: Fa
         clock.now += 0.5
         log.write(step_done(step=1))
         assert steps_in(path) == [0, 1]
+
+
+def test_buffered_steps_are_written_though_nothing_follows(path: Path) -> None:
+    with EventWriter(path, run="digits", source="worker 3") as log:
+        log.write(step_done(step=0))
+        log.write(step_done(step=1))
+        deadline = time.monotonic() + 20
+        while steps_in(path) != [0, 1]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
 
 def test_a_batch_is_written_when_it_is_large(path: Path, clock: FakeClock) -> None:
