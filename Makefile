@@ -38,7 +38,7 @@ demo: setup  ## train LeNet-5 on four emulated, unlike nodes (one to two minutes
 	$(BIN)/gangline demo
 
 test: lint types contracts  ## everything that CI runs
-	$(BIN)/pytest -n 2 -m 'not slow and not gpu'
+	$(BIN)/pytest -n 3 -m 'not slow and not gpu'
 
 test-slow: setup  ## the long proofs, and the further cases of tests
 	$(BIN)/pytest -m 'slow and not gpu'

@@ -38,6 +38,7 @@ def test_a_compressed_job_learns_and_its_members_stay_equal(
     assert first[1][-1] < 0.5 * first[1][0]
 
 
+@pytest.mark.slow
 def test_without_a_name_nothing_is_compressed(worker_pool: WorkerPool) -> None:
     plain = worker_pool.run(learn, 3, args=(2,), structure=TREE)[0][0]
     half = TREE.compressed("top", Compression.parse("bf16"))

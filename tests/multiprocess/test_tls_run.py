@@ -47,6 +47,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_job_trains_over_tls(script: Path) -> None:
     assert run_command(["run", "--nodes", "2", "--tls", "--run-dir", "r", *FAST, str(script)]) == 0
     folder = script.parent / "r"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cases import quick_of
 from gangline.control import ControlOptions
 from gangline.control.shares.speeds import WINDOW
 from gangline.simulation import Scenario, simulate
@@ -59,7 +60,7 @@ def test_the_fixed_part_is_learnt_from_the_cuts_themselves(fixed_s):
     assert quality(result)[-1] > 0.97
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.05, 0.13])
+@pytest.mark.parametrize("noise", quick_of([0.02, 0.05, 0.13], quick=[0.13]))
 @pytest.mark.parametrize("throttled", [0, 1])
 def test_a_throttled_worker_and_its_recovery_are_met_within_five_steps_of_the_window(
     noise, throttled
@@ -74,7 +75,7 @@ def test_a_throttled_worker_and_its_recovery_are_met_within_five_steps_of_the_wi
     assert late <= (0 if noise < 0.05 else 1)
 
 
-@pytest.mark.parametrize("count", [2, 4, 16])
+@pytest.mark.parametrize("count", quick_of([2, 4, 16], quick=[4]))
 def test_noise_alone_hardly_ever_changes_the_cut(count):
     result = run(cluster((1.0,) * count, noise=0.13), steps=2000)
     assert len(result.views) <= 3

@@ -100,6 +100,7 @@ def test_a_worker_that_slows_the_others_down_is_excluded_and_rejoins_when_it_rec
     assert run.result.problem is None
 
 
+@pytest.mark.slow
 def test_a_worker_that_never_recovers_is_tried_again_and_costs_little():
     run = Simulated(steps=3_000, throttles=slow(30.0), fixed_s=0.02, exclusion_cost_s=0.4)
     assert run.memberships[-1] in {(0, 1, 2), (0, 1, 2, 3)}

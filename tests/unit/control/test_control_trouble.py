@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cases import quick_of
 from gangline.control import (
     ControlOptions,
     ControlState,
@@ -75,7 +76,7 @@ def loaded(steps: int, *, step_s: float, rng: np.random.Generator) -> np.ndarray
     return times
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", quick_of(range(4), quick=[0]))
 def test_moments_in_which_others_have_the_core_are_no_news(seed: int) -> None:
     job = Told()
     job.train(loaded(3000, step_s=SHORT_S, rng=np.random.default_rng(seed)))
