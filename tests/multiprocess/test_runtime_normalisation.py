@@ -75,10 +75,11 @@ def test_statistics_stay_finite_when_no_sample_counts(worker_pool: WorkerPool) -
 
 
 def test_no_worker_has_too_few_samples_when_speeds_are_unlike(worker_pool: WorkerPool) -> None:
-    """By speed the slow worker would get 2 of 32 samples, or 3."""
+    """By speed the slow worker would get 2 of 32 samples, or 3. With 8 it may be left out instead."""
     answers = worker_pool.run(shares_of_unlike_workers, 3, args=(None, 2))
     adopted = [e for e in read_run(worker_pool.run_dir) if isinstance(e, ViewAdopted)]
-    assert adopted[-1].shares[2] == 8, [event.shares for event in adopted]
+    together = [event.shares for event in adopted if len(event.shares) == 3]
+    assert together[-1][2] == 8, together
     assert min(min(event.shares) for event in adopted) == 8
     assert answers == [[], [], []]
 

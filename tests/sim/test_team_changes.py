@@ -72,10 +72,10 @@ def test_auto_parts_the_workers_when_their_exchanges_are_slow():
     result, events = run_teams(two_sites(bytes_per_s=1e6), "auto", samples=15000)
     chosen = [event.reason for event in decisions(events, "choose_sync")]
     assert chosen[0] == "no link is known: all workers stay in step"
-    assert "groups train at their own pace" in chosen[-1]
+    assert "apart, each at its own pace, all would make about" in chosen[-1]
     assert sorted(teams_of(events), key=sorted) == [{0, 1}, {0, 1, 2, 3}, {2, 3}]
     early, late = result.epoch_s
-    assert late < early / 5
+    assert late < early / 3
     check_samples(events, length=15000, epochs=2)
 
 

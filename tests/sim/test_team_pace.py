@@ -83,7 +83,7 @@ def test_flexible_follows_a_link_that_becomes_slower_and_recovers():
 
 def test_full_waits_for_a_slow_link_and_flexible_does_not():
     scenario = two_sites(bytes_per_s=2e6)
-    options = ControlOptions(global_batch=128)
+    options = ControlOptions(global_batch=128, may_exclude=False)
     full = simulate(scenario, options=options, steps=189, course=Course(samples=8000))
     relaxed, _ = run_teams(scenario, "flexible", samples=8000, epochs=3)
     fast, _ = run_teams(two_sites(bytes_per_s=None), "flexible", samples=8000, epochs=3)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag
+from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
 from gangline.cli.flag_groups import FlagGroup, grouped
 from gangline.cli.output import JsonFlag, print_json, say
 from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
@@ -58,6 +58,7 @@ def up(
     tls: TlsFlags,
     patience: PatienceFlag = DEFAULT_PATIENCE_S,
     detector: DetectorFlag = DEFAULT_DETECTOR,
+    everybody: EverybodyFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Start a coordinator alone, and say how workers find it."""
@@ -70,7 +71,7 @@ def up(
             run=place.run,
             cluster=Cluster.of_speeds((1.0,), workers=workers),
             survival=SurvivalConfig(patience_s=patience),
-            manager=ManagerConfig(detector=detector),
+            manager=ManagerConfig(detector=detector, everybody=everybody),
         ),
         reserved=place.reserved,
         profile=None if place.profile is None else ClusterProfile.from_file(place.profile),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flag that says who counts as slow."""
+"""The flags that say who counts as slow, and whether slow workers are left out."""
 
 from __future__ import annotations
 
@@ -15,5 +15,11 @@ DetectorFlag = Annotated[
     typer.Option(
         metavar="NAME|MODULE:CLASS",
         help="Who counts as slow: robust, paper-average, paper-window, or a class of your own.",
+    ),
+]
+EverybodyFlag = Annotated[
+    bool,
+    typer.Option(
+        "--everybody", help="Train with all workers, also where fewer of them would be faster."
     ),
 ]

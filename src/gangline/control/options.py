@@ -40,6 +40,8 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     detector: Detector = RobustDetector()
     """Tells who is slower than usual; `control.detection.DETECTORS` names some."""
+    may_part: bool = False
+    """Whether the members could also train apart, so that it is worth a hint."""
     may_exclude: bool = True
     """Whether a member that slows the others down may be put out until it is fast again."""
     exclusion_cost_s: float = 2.0

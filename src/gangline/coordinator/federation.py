@@ -12,11 +12,12 @@ job that was one becomes a team first, with nobody to meet. One that is to be on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gangline.control.sync.autosync import SyncWatch
+from gangline.control.sync.pace import find_pace
+from gangline.coordinator.autosync import AutoSync
 from gangline.coordinator.hub import Hub
 from gangline.coordinator.outgoing import LEFT_BEHIND, OVER, Outgoing
 from gangline.coordinator.records import Ended, NoJournal
@@ -26,7 +27,6 @@ from gangline.coordinator.reports.writers import Writers
 from gangline.coordinator.teams.all_teams import Teams
 from gangline.coordinator.teams.founding import Founder, check_can_part
 from gangline.coordinator.teams.team import TeamFactory
-from gangline.planning.structure.relaxing import choose_sync, groups_by_place
 from gangline.protocol.lifeline import Standing
 from gangline.protocol.messages import (
     FromTeam,
@@ -57,10 +57,20 @@ if TYPE_CHECKING:
     from gangline.coordinator.settings import Settings
     from gangline.coordinator.teams.team import Team
     from gangline.eventlog import EventSink
-    from gangline.planning.structure.relaxing import SyncChoice
     from gangline.protocol.lifeline import ProcessEnded
     from gangline.spec.position import Position
     from gangline.spec.sync import Sync
+
+
+RECALL_S = 10.0
+"""So long spares are waited for, before the others part without them."""
+
+
+class Parting(NamedTuple):
+    """The workers of a job that is one are to be held together like this, each group for itself."""
+
+    sync: Sync
+    since_s: float
 
 
 class Federation:
@@ -84,11 +94,9 @@ class Federation:
         self._factory = TeamFactory(settings, events, clock, self._journal)
         self._teams: Teams | None = None
         self._founder = Founder(self._root, self._factory, self._journal, settings.profile)
-        self._choice: SyncChoice | None = None
-        self._watch: SyncWatch | None = None
-        self._kept_for = ""
-        """Why `auto` could not switch, the last time."""
-        """Where it is left to `auto` how the workers are held together."""
+        self._auto = AutoSync(settings.profile, events, clock)
+        self._parting: Parting | None = None
+        """The workers are to part as soon as the spares are back."""
         self._ready: dict[int, Ready] = {}
         """What those were ready for that were made teams."""
         self._newest_ready: dict[int, Ready] = {}
@@ -160,7 +168,7 @@ class Federation:
 
     def tick(self) -> list[Outgoing]:
         """Time has passed: looks whether somebody is missing, and grants what was asked for."""
-        outgoing = self._follow_auto()
+        outgoing = self._follow_auto() + self._part_if_all_are_there()
         if self._teams is None:
             return outgoing + self._root.tick()
         for team in list(self._teams.teams.values()):
@@ -173,9 +181,11 @@ class Federation:
         if isinstance(message, Goodbye) and worker in self._hub_of(worker).mind.members:
             self._progress.note_goodbye(worker, message)
         if isinstance(message, Ready):
-            message = self._newest_ready[worker] = self._resolved(message)
-        if isinstance(message, Measured) and self._watch is not None:
-            self._watch.see_step(worker, exchange_s=message.exchange_s, compute_s=message.compute_s)
+            has_begun = self._teams is not None or self._root.mind.control is not None
+            message = self._auto.resolve(message, has_begun=has_begun)
+            self._newest_ready[worker] = message
+        if isinstance(message, Measured):
+            self._auto.see_step(message.compute_s)
         if isinstance(message, Saved):
             return [Outgoing(*answer) for answer in self._writers.note(worker, message)]
         if self._teams is None:
@@ -211,7 +221,7 @@ class Federation:
 
     def takes(self, bunch: Bunch) -> bool:
         """Whether the reports of many come to the same at once as one after the other."""
-        return self._teams is None and self._watch is None and self._root.takes(bunch)
+        return self._teams is None and not self._auto.is_on and self._root.takes(bunch)
 
     def report_steps(self, bunch: Bunch) -> list[Outgoing]:
         """Many workers, of whom it `takes` the reports, report a step."""
@@ -257,9 +267,8 @@ class Federation:
 
     def set_sync(self, sync: Sync) -> list[Outgoing]:
         """Holds groups together in another way. Raises UsageError where that cannot be changed."""
-        is_auto = sync.kind == AUTO
         outgoing = self._switch(sync)
-        self._watch = SyncWatch(self._clock(), levels=sync.levels) if is_auto else None
+        self._auto.turn(sync)
         return outgoing
 
     def _switch(self, sync: Sync) -> list[Outgoing]:
@@ -270,7 +279,7 @@ class Federation:
         if not ready:
             raise UsageError(f"this job cannot be switched to {sync} now: it does not train")
         if sync.kind == AUTO:
-            sync = self._choose(next(iter(ready.values())), levels=sync.levels)
+            sync = self._auto.choose(next(iter(ready.values())), levels=sync.levels)
         self._founder.check_levels(sync)
         wanted = {frozenset(one.workers) for one in self._founder.groups(sync, tuple(ready))}
         present = {frozenset(team.members) for team in active}
@@ -331,58 +340,36 @@ class Federation:
             return outgoing
         return outgoing + self._teams.note_group(team)
 
-    def _resolved(self, ready: Ready) -> Ready:
-        """What a worker is ready for, where it was left to what is known of the links."""
-        if ready.sync.kind == AUTO:
-            sync = self._choose(ready, levels=ready.sync.levels)
-            if self._teams is None and self._root.mind.control is None:
-                self._watch = SyncWatch(self._clock(), levels=ready.sync.levels)
-            ready = msgspec.structs.replace(ready, sync=sync)
-        profile = self._settings.profile
-        if ready.sync.is_relaxed and ready.structure is None and profile is not None:
-            ready = msgspec.structs.replace(ready, structure=groups_by_place(profile))
-        return ready
-
     def _follow_auto(self) -> list[Outgoing]:
-        """Where that is left to `auto`: switches when exchanges have become slow, or quick again."""
-        watch, teams = self._watch, self._teams
-        if watch is None:
+        """Where that is left to `auto`: switches where that is better by what is measured."""
+        now, teams = self._clock(), self._teams
+        if not self._auto.is_on:
             return []
-        now = self._clock()
-        if teams is not None and teams.is_regrouping:
-            watch.changed(now)
+        if self._parting is not None or (teams is not None and teams.is_regrouping):
+            self._auto.changed(now)
             return []
         is_apart = teams is not None and teams.sync.is_relaxed
-        for exchange_s in () if teams is None else teams.take_exchanges():
-            watch.see_round(exchange_s)
-        members = [member for mind in self._minds() for member in mind.members]
-        advice = watch.advise(now, members=members, is_apart=is_apart)
+        controls = [] if is_apart else [mind.control for mind in self._minds()]
+        control = controls[0] if len(controls) == 1 else None
+        advice = self._auto.advise(
+            now,
+            pace=None if control is None else find_pace(control),
+            exchanges=() if teams is None else teams.take_exchanges(),
+            is_apart=is_apart,
+        )
         if advice is None:
             return []
-        watch.changed(now)
+        self._auto.changed(now)
         try:
             outgoing = self._switch(advice.sync)
         except UsageError as error:
-            if str(error) != self._kept_for:  # members and structure may change: it is tried again
-                self._kept_for = str(error)
-                self._say("keep_sync", f"{advice.reason}; but {error}")
+            self._auto.note_refused(advice, str(error))
             return []
-        self._kept_for = ""
-        self._say("choose_sync", advice.reason)
+        self._auto.note_taken(advice)
         return outgoing
 
     def _say(self, what: str, reason: str, **numbers: float) -> None:
         self._events.write(Decision(t=self._clock(), what=what, reason=reason, numbers=numbers))
-
-    def _choose(self, ready: Ready, *, levels: int) -> Sync:
-        """What `auto` is, by what is known of the links."""
-        choice = choose_sync(self._settings.profile, ready.gradient_bytes, levels=levels)
-        if ready.must_stay:
-            choice = choice._replace(sync=IN_STEP, reason=f"in step: {ready.must_stay}")
-        if choice != self._choice:
-            self._choice = choice
-            self._say("choose_sync", choice.reason, exchange_s=choice.exchange_s)
-        return choice.sync
 
     def _found_teams(self) -> list[Outgoing]:
         """All founders are ready, and are to train apart."""
@@ -408,23 +395,43 @@ class Federation:
         self._teams.begin(teams, sync, self._founder.scopes(sync, members))
 
     def _part(self, sync: Sync) -> list[Outgoing]:
-        """The job is one, and is to become several: it is made a team, which stops to be parted."""
+        """The job is one, and is to become several: the spares are asked back first."""
         root, founder = self._root.mind, self._founder
-        ready = {one: own for one in root.members if (own := root.readied(one)) is not None}
+        spares = sorted(one for one in root.spares if root.roster.workers[one].is_connected)
+        members = (*root.members, *spares)
+        ready = {one: own for one in members if (own := root.readied(one)) is not None}
         if not ready or root.is_over:
             raise UsageError(f"this job cannot be switched to {sync} now: it does not train")
         first = next(iter(ready.values()))
         if sync.kind == AUTO:
-            sync = self._choose(first, levels=sync.levels)
+            sync = self._auto.choose(first, levels=sync.levels)
         if not sync.is_relaxed:
+            self._parting = None
             return []  # that is what it is
         founders = {one: own for one in root.founders if (own := root.readied(one)) is not None}
         founder.begin(founders, founder.structure_of_root(first.structure))
-        check_can_part(first, sync, founder.groups(sync, root.members))
+        check_can_part(first, sync, founder.groups(sync, members))
         founder.check_levels(sync)
+        self._parting = Parting(sync, self._clock())
+        root.recall()
+        return self._part_if_all_are_there()
+
+    def _part_if_all_are_there(self) -> list[Outgoing]:
+        """Makes the job a team, which stops to be parted, when no spare is waited for any more."""
+        root, parting = self._root.mind, self._parting
+        if parting is None or self._teams is not None or not root.is_under_way:
+            return []
+        is_awaited = any(root.roster.workers[one].is_connected for one in root.spares)
+        is_entering = is_awaited or not root.is_settled
+        if is_entering and self._clock() - parting.since_s < RECALL_S:
+            return []
+        self._parting = None
+        sync = parting.sync
+        ready = {one: own for one in root.members if (own := root.readied(one)) is not None}
         self._ready = ready
+        first = next(iter(ready.values()))
         self._teams = self._make_teams(msgspec.structs.replace(first, sync=IN_STEP))
-        team = founder.found_of_root()
+        team = self._founder.found_of_root()
         self._begin({team.number: team}, IN_STEP)
         outgoing = self._teams.set_sync(sync, is_regrouping=True)
         return outgoing + self._teams.settle(f"the workers part, to be held together by {sync}")

@@ -314,6 +314,8 @@ class Hub:
             mind.changes.see_step(mind.view.number)
             mind.lookout.watch.has_stepped = True
         self._home.finish(worker, group)
+        if mind.roster.whole is None:
+            mind.recall()  # so that the spares end with the final state, too
         return self._release()
 
     def _release(self) -> list[Outgoing]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gangline.control import (
     Command,
     ControlEvent,
@@ -220,6 +222,16 @@ class Mind:
         """Whether these workers, a team, should be merged with others more rarely; once."""
         wanted, self._wants_lower_rate = self._wants_lower_rate, False
         return wanted
+
+    def recall(self) -> None:
+        """All spares are to come back, and nobody is put out for being slow meanwhile."""
+        if self.control is None:
+            return
+        options = msgspec.structs.replace(self.control.options, may_exclude=False)
+        self.control = msgspec.structs.replace(self.control, options=options)
+        for worker in sorted(self.spares):
+            if self.roster.workers[worker].is_connected:
+                self.changes.want_in(worker)
 
     def change_part(self, part: PartChanged) -> list[Outgoing]:
         """The members' part of the job is another one."""

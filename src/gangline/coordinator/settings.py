@@ -29,6 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """One node per worker: the structure is planned from it; None: it stays as it was asked for."""
     detector: Detector = RobustDetector()
     """Tells which members are slower than usual."""
+    may_exclude: bool = True
+    """Whether workers that a step is shorter without are left out."""
     patience_s: float = MIN_PATIENCE_S
     """A worker that others wait for may be silent for so long at least."""
     defaults: ControlOptions | None = None
@@ -45,6 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             reserved=reserved,
             profile=profile,
             detector=load_detector(config.manager.detector),
+            may_exclude=not config.manager.everybody,
             patience_s=config.survival.patience_s,
         )
 

@@ -69,7 +69,8 @@ class EventWriter:
     """The log of one process. Any thread may write; a forked child's copy writes nothing.
 
     Steps are buffered for up to half a second; all other events, being rare, are written at once. A
-    thread of its own writes what is buffered when no event follows, as in a long step or a hang.
+    thread of its own writes what is buffered when no event follows, as in a long step or a hang. It
+    looks twice a second: a signal handler may write, too, and could not wake it safely.
     """
 
     def __init__(
@@ -89,8 +90,6 @@ class EventWriter:
         """What is lost, and not yet reported."""
         self._is_losing = False
         self._flushed_at = clock()
-        self._has_pending = threading.Event()
-        self._watch: threading.Thread | None = None
         self._file = LogFile(path, header=self._header)
         self.lost = 0
         """Events that are not in the log and never will be."""
@@ -100,6 +99,7 @@ class EventWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
         atexit.register(self.close)
         self.flush()
+        threading.Thread(target=self._keep_writing, daemon=True).start()
 
     def write(self, event: Event) -> None:
         """Takes one event. Never raises."""
@@ -114,26 +114,13 @@ class EventWriter:
                 or (len(self._pending) >= MAX_BATCH_LINES and self.problem is None)
             ):
                 self.flush()
-            else:
-                self._write_later()
-
-    def _write_later(self) -> None:
-        self._has_pending.set()
-        if self._watch is None:
-            self._watch = threading.Thread(target=self._keep_writing, daemon=True)
-            self._watch.start()
 
     def _keep_writing(self) -> None:
-        while True:
-            self._has_pending.wait()
+        while not self._is_closed:
             time.sleep(FLUSH_INTERVAL_S)
             with self._lock:
-                if self._is_closed:
-                    return
-                if self._clock() - self._flushed_at >= FLUSH_INTERVAL_S:
+                if self._pending and self._clock() - self._flushed_at >= FLUSH_INTERVAL_S:
                     self.flush()
-                if not self._pending or self.problem is not None:
-                    self._has_pending.clear()
 
     def flush(self) -> None:
         """Brings everything taken so far to the file. Never raises."""
@@ -159,7 +146,6 @@ class EventWriter:
                 self._pending.clear()
             self._is_closed = True
             self._file.close()
-            self._has_pending.set()  # so that the thread ends
         atexit.unregister(self.close)
 
     def __enter__(self) -> Self:

@@ -171,10 +171,12 @@ class SurvivalConfig(_Part, frozen=True, kw_only=True):
 
 
 class ManagerConfig(_Part, frozen=True, kw_only=True):
-    """Who counts as slow."""
+    """Who counts as slow, and what follows from it."""
 
     detector: str = "robust"
     """One of ours by its name, or a class of your own, as `module:Class`."""
+    everybody: bool = False
+    """Train with all workers, also where fewer of them would be faster."""
 
 
 class EmulationConfig(_Part, frozen=True, kw_only=True):

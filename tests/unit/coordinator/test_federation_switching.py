@@ -226,7 +226,7 @@ def slow_steps(room: TeamRoom, first: int, *, exchange_s: float) -> None:
 def test_auto_parts_the_workers_when_exchanges_become_slow() -> None:
     room = in_step()
     assert room.hub.set_sync(parse_sync("auto")) == [], "no link is known to be slow"
-    slow_steps(room, 1, exchange_s=0.01)
+    slow_steps(room, 1, exchange_s=0.002)
     room.tick(STAY_S + 1)
     assert room.view_of(0).whole is None
     slow_steps(room, 25, exchange_s=0.3)
@@ -234,8 +234,8 @@ def test_auto_parts_the_workers_when_exchanges_become_slow() -> None:
     assert room.view_of(0).whole is not None
     meet_in_step(room, 24)
     assert room.teams.sync == parse_sync("flexible")
-    (said,) = [one for one in room.events(Decision) if "an exchange takes 0.3 s" in one.reason]
-    assert said.what == "choose_sync"
+    chosen = [one for one in room.events(Decision) if one.what == "choose_sync"]
+    assert "exchange for 0.3 s" in chosen[-1].reason
 
 
 def test_who_was_told_a_mode_keeps_it() -> None:

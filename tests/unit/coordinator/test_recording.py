@@ -111,7 +111,7 @@ def steps(rows: list[tuple[int, int, float]], number: int, view: int, team: int)
         workers=workers,
         samples=samples,
         compute_s=0.1 + workers / 100,
-        exchange_s=0.05 - samples / 1000,
+        exchange_s=0.012 - samples / 1000,
         other_s=0.001,
         team=team,
         **with_hops,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag
+from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
 from gangline.cli.flag_groups import FlagGroup, Sets
 from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.cli.run.numbers import parse_numbers
@@ -176,6 +176,7 @@ class SurvivalFlags(FlagGroup, frozen=True, kw_only=True):
         Sets("survival.non_finite"),
     ] = None
     detector: Annotated[DetectorFlag, Sets("manager.detector")] = DEFAULT_DETECTOR
+    everybody: Annotated[EverybodyFlag, Sets("manager.everybody")] = False
 
 
 class FolderFlags(FlagGroup, frozen=True, kw_only=True):

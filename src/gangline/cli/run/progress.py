@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from gangline.cli.run.interrupts import InterruptFilter
+from gangline.cli.run.news import News
 from gangline.eventlog import log_path, tail_events
 from gangline.files.plainfile import open_plain
 from gangline.spec.errors import LogError
@@ -42,6 +43,8 @@ class StepFeed:
         self._offset = 0
         self._recent: deque[StepDone] = deque()
         self._global_batch = 0
+        self._num_members = 0
+        self._most_members = 0
         self.stage = "starting"
         """What is shown before the first step."""
 
@@ -60,13 +63,15 @@ class StepFeed:
         for event in events:
             if isinstance(event, ViewAdopted):
                 self._global_batch = sum(event.shares)
+                self._num_members = len(event.members)
+                self._most_members = max(self._most_members, self._num_members)
             elif isinstance(event, StepDone):
                 self._recent.append(event)
         while len(self._recent) > 2 and self._recent[-1].t - self._recent[0].t > _WINDOW_S:
             self._recent.popleft()
 
     def line(self) -> str:
-        """Epoch, step, and the pace of the last seconds."""
+        """Epoch, step, the pace of the last seconds, and how many take part, if some do not."""
         if not self._recent:
             return self.stage
         last = self._recent[-1]
@@ -77,7 +82,10 @@ class StepFeed:
         step_s = elapsed_s / (len(self._recent) - 1)
         if self._global_batch:
             text += f"  {self._global_batch / step_s:,.0f} samples/s"
-        return f"{text}  {step_s * 1000:,.1f} ms/step"
+        text += f"  {step_s * 1000:,.1f} ms/step"
+        if self._num_members < self._most_members:
+            text += f"  {self._num_members} of {self._most_members} workers"
+        return text
 
 
 class ProgressLine:
@@ -193,6 +201,7 @@ class ScreenWatcher:
         self._shows_all = show_output
         self._feed = StepFeed(log_path(job.run_dir, "worker 0"))
         self._progress = ProgressLine(console, self._feed) if show_progress else None
+        self._news = None if is_quiet else News(job.run_dir)
         self._followers: dict[int, OutputFollower] = {}
         num_workers = len(job.speeds) + job.respawns
         for worker in range(num_workers) if show_output or not is_quiet else ():
@@ -221,6 +230,8 @@ class ScreenWatcher:
         """Shows what is new."""
         for follower in self._followers.values():
             follower.tick()
+        for line in () if self._news is None else self._news.take():
+            self._console.print(Text(line, style="dim"))
         if self._progress is not None:
             self._progress.tick()
 

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag
+from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
 from gangline.cli.output import EXIT_FAILURE, JsonFlag, out, print_json
 from gangline.cli.simulate.replayed import replay_run
 from gangline.cli.simulate.survival import Survival, Witness
@@ -108,6 +108,7 @@ def simulate(
         int, typer.Option(min=1, help="How many, over the whole run, with --respawn.")
     ] = 3,
     detector: DetectorFlag = DEFAULT_DETECTOR,
+    everybody: EverybodyFlag = False,
     run_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write the event log here, for `gangline report`."),
@@ -143,6 +144,7 @@ def simulate(
         allocation=allocation,
         seed=seed,
         detector=load_detector(detector),
+        may_exclude=not everybody,
     )
     course.faults.check(workers=len(scenario.worker_nodes))
     mode = parse_sync(scenario.sync if sync is None else sync)

@@ -19,6 +19,7 @@ from gangline.control.shares.rebalance import (
 from gangline.control.shares.speeds import observe
 from gangline.control.stragglers.manager import climb
 from gangline.control.stragglers.trouble import notice
+from gangline.control.sync.pace import hint
 from gangline.control.views import FEW_WORKERS, cut, publish
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
@@ -72,7 +73,8 @@ def note_step(
     if not is_excluded:
         state, recut = _question_cut(state, event.step, now)
         commands = commands + recut
-    return state, said + commands
+    state, hints = hint(state, now)
+    return state, said + commands + hints
 
 
 def _by_rank(state: ControlState, event: StepMeasured) -> tuple[NDArray[np.int64], Floats]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 COMPUTE, LINK, LINE = "compute", "link", "line"
 """The troubles that are told apart: the worker itself, its way to its peers, its way to the
 coordinator."""
+EXCHANGE = "exchange"
+"""Why a worker is left out that is in no trouble: exchanging with it costs more than it computes."""
 LATELY = 5
 """Steps that count as the last ones."""
 SLOWER, RECOVERED = 1.5, 1.2
@@ -33,7 +35,7 @@ class Spare(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: int
     trouble: str
-    """Why it was put out: `compute` or `link`."""
+    """Why it was put out: `compute`, `link` or `exchange`."""
     fixed_s: float
     per_sample_s: float
     """a and b of its steps, as they were when it was prepared."""
@@ -41,6 +43,8 @@ class Spare(msgspec.Struct, frozen=True, kw_only=True):
     """What it took at least for the share that it had when it was put out."""
     is_changed: bool
     """Whether it was faster before, and not as slow as that all the time."""
+    exchange_s: float
+    """How long exchanging took while it took part."""
     max_samples: int
     since_s: float
     pause_s: float
@@ -87,7 +91,7 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     hop_s: Floats
     """How long a hop of each member takes, lately; NaN where nobody says."""
     exchange_s: Floats
-    """How long the exchanges themselves took lately, the newest last; NaN before the first."""
+    """How long the exchanges of these members took lately, the newest last; NaN before the first."""
     lately: tuple[Floats, ...]
     """The last steps of each member with its present share, the newest last; NaN before them."""
     healthy_fixed_s: Floats
@@ -100,6 +104,8 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     spares: tuple[Spare, ...] = ()
     exclusions: Mapping[int, int] = NOTHING
     """How often each worker was put out."""
+    has_hinted: bool = False
+    """Whether people were told what would be better."""
     lowered: frozenset[int] = frozenset()
     """For whom the rate of its team was lowered."""
 
@@ -146,6 +152,7 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             lately=(np.full(len(self.hop_s) + count, np.nan),) * LATELY,
             healthy_fixed_s=np.append(self.healthy_fixed_s, fixed_s),
             healthy_per_sample_s=np.append(self.healthy_per_sample_s, per_sample_s),
+            exchange_s=np.full(LATELY, np.nan),
             lost_s=np.zeros(len(self.lost_s) + count),
             lost_steps=np.zeros(len(self.lost_s) + count, dtype=np.int64),
             spares=tuple(spare for spare in self.spares if spare.worker not in workers),
@@ -165,6 +172,7 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             lately=(np.full(len(places), np.nan),) * LATELY,
             healthy_fixed_s=self.healthy_fixed_s[places],
             healthy_per_sample_s=self.healthy_per_sample_s[places],
+            exchange_s=np.full(LATELY, np.nan),
             lost_s=np.zeros(len(places)),
             lost_steps=np.zeros(len(places), dtype=np.int64),
         )

@@ -37,6 +37,7 @@ class Roster:
         self._reserved = settings.reserved
         self._detector = settings.detector
         self._defaults = settings.defaults
+        self._may_exclude = settings.may_exclude
         self.expected = settings.expected_workers
         """How many found the job."""
         self.founded: Founded | None = memory.founded
@@ -248,7 +249,10 @@ class Roster:
             structure=first.structure,
             whole=self.whole,
             detector=self._detector,
-            may_exclude=given.may_exclude and self.is_elastic(self.founded.members),
+            may_part=self.whole is None and not first.must_stay,
+            may_exclude=given.may_exclude
+            and self._may_exclude
+            and self.is_elastic(self.founded.members),
         )
 
     def speeds(self, members: tuple[int, ...]) -> tuple[float, ...] | None:
