@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +15,8 @@ from gangline.worker.gradients.layout import Layout, optimizer_parameters
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gangline.worker.checks.hooks import GradientHooks
+
 
 class LayoutGuard:
     """Compares the parameters with those that were prepared: a few microseconds per step."""
@@ -26,6 +27,7 @@ class LayoutGuard:
         optimizers: Sequence[torch.optim.Optimizer],
         layout: Layout,
         foreign: ForeignExchange,
+        hooks: GradientHooks,
     ) -> None:
         self._models = models
         self._owners: list[tuple[dict[str, Any], str, nn.Parameter]] = [
@@ -37,10 +39,10 @@ class LayoutGuard:
         ]
         self._optimizers = [(opt, [id(p) for p in optimizer_parameters(opt)]) for opt in optimizers]
         self._foreign = foreign
+        self._hooks = hooks
         self._slots = layout.slots
         self._addresses = [slot.parameter.data_ptr() for slot in self._slots]
         self._forms = [_form(slot.parameter) for slot in self._slots]
-        self._has_warned = False
 
     def check(self) -> None:
         """Raises if a parameter was replaced, moved to another dtype or layout, or added.
@@ -62,21 +64,7 @@ class LayoutGuard:
         if addresses != self._addresses:
             self._check_forms()
             self._addresses = addresses
-        if not self._has_warned:
-            self._look_for_hooks()
-
-    def _look_for_hooks(self) -> None:
-        """Warns, once, of hooks that see a gradient before it is that of the whole batch."""
-        hooked = next((slot for slot in self._slots if slot.parameter._backward_hooks), None)
-        if hooked is not None:
-            self._has_warned = True
-            warnings.warn(
-                f"parameter {hooked.name!r} has a hook (Tensor.register_hook), which is given the "
-                "gradient of this worker's samples, not that of the whole batch: where it does more "
-                "than scale it, as clipping does, the result depends on the shares. Change the "
-                "gradient between backward() and step() instead",
-                stacklevel=2,
-            )
+        self._hooks.look()
 
     def _replaced(self, name: str) -> str:
         # fully_shard gives modules another class, and shows parameters whole in a backward pass.

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from gangline.collectives import all_reduce_unit
 from gangline.spec.errors import ExchangeError, MismatchError, UnsupportedError
@@ -49,8 +50,6 @@ from gangline.worker.gradients.streams import SideStreams, mark, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from torch.utils.hooks import RemovableHandle
 
     from gangline.collectives import Group, Header
     from gangline.worker.gradients.communicator import Communicator
@@ -111,6 +110,7 @@ class Gradients:
         self._streams = SideStreams()
         self._lock = threading.Lock()  # autograd has a thread per device, each with its hooks
         self._handles = self._register_hooks()
+        self._next_hook = -1
 
     # --- one batch -------------------------------------------------------------------------------
 
@@ -210,6 +210,8 @@ class Gradients:
 
     def begin(self) -> None:
         """A backward pass begins: autograd shall write fresh gradients, not add to ours."""
+        if RemovableHandle.next_id != self._next_hook:  # a hook was put on something since
+            self._go_last()
         self.carried.begin_pass()
         for unit in self._units:
             for slot in unit.slots:
@@ -336,6 +338,14 @@ class Gradients:
                 if frozen:
                     parameter.requires_grad_(False)
         return handles
+
+    def _go_last(self) -> None:
+        """Other hooks see and change a parameter's own gradient, before it is moved and sent."""
+        self._next_hook = RemovableHandle.next_id
+        for slot, handle in zip(self._slots, self._handles, strict=True):
+            hooks = slot.parameter._post_accumulate_grad_hooks or {}
+            if handle.id in hooks and next(reversed(hooks)) != handle.id:
+                hooks[handle.id] = hooks.pop(handle.id)
 
     def _on_gradient(self, unit: Unit, slot: Slot, parameter: torch.Tensor) -> None:
         if not self._in_backward:

@@ -10,6 +10,7 @@ from gangline.spec.errors import GanglineError
 from gangline.spec.position import NO_EPOCH
 from gangline.worker.checks.foreign import ForeignExchange
 from gangline.worker.checks.guard import LayoutGuard
+from gangline.worker.checks.hooks import GradientHooks
 from gangline.worker.gradients.by_hand import check_windows
 from gangline.worker.loop.batches import BatchWalk
 from gangline.worker.loop.calls import CollectiveCalls
@@ -64,7 +65,12 @@ class Training:
         progress = Progress()
         self.gear, self.progress = gear, progress
         self._foreign = ForeignExchange(layout.slots, is_shared=lambda: self.num_workers > 1)
-        guard = LayoutGuard(prepared.models, prepared.optimizers, layout, self._foreign)
+        self._hooks = GradientHooks(
+            prepared.models, layout.slots, is_shared=lambda: self.num_workers > 1
+        )
+        guard = LayoutGuard(
+            prepared.models, prepared.optimizers, layout, self._foreign, self._hooks
+        )
         self.recovery = Recovery(gear, progress, shares=instruments.shares)
         self.keeping = Keeping(gear, progress, instruments.checkpointer)
         self.calls = CollectiveCalls(gear, progress, self.recovery)
@@ -198,6 +204,7 @@ class Training:
         self.keeping.close()
         gear.faults.close()
         self._foreign.close()
+        self._hooks.close()
         gear.departure.close()
         gear.mode.strategy.close()
         gear.gradients.close()

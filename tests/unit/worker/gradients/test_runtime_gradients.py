@@ -48,6 +48,24 @@ def test_units_are_sent_before_the_backward_pass_ends() -> None:
     assert [part.has_header for part in sent] == [False, False, True], "the last one is agreed on"
 
 
+def test_a_hook_that_was_put_on_later_changes_the_gradient_before_it_is_moved() -> None:
+    def triple(parameter: torch.Tensor) -> None:
+        parameter.grad.mul_(3)
+
+    model = layers(2)
+    with exchanging(model) as exchange:
+        for layer in model:
+            layer.weight.register_post_accumulate_grad_hook(triple)
+        seen = []
+        model[0].weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
+        exchange.gradients.start(0.5, is_update=True)
+        model(torch.ones(2, 4)).sum().backward()
+        own = torch.autograd.grad(model(torch.ones(2, 4)).sum(), list(model.parameters()))
+        assert torch.equal(seen[0], 3 * own[0]), "not weighted yet, wherever the hook stands"
+        for layer, expected in zip(model, own, strict=True):
+            assert torch.equal(layer.weight.grad, 1.5 * expected)
+
+
 def test_a_model_of_one_unit_costs_one_exchange() -> None:
     model = layers(3)
     with exchanging(model) as exchange:
