@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops that change the parameters beside their optimizer; see `elastic_bodies`."""
+"""Loops that change parameters or state beside their optimizer; see `elastic_bodies`."""
 
 from __future__ import annotations
 
@@ -52,6 +52,60 @@ def shrunk(parts: Parts) -> dict[str, Any]:
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.mul_(0.95)
+            parts.average(1.0)
+    return describe([model], [optimizer])
+
+
+class Counting(torch.optim.Optimizer):
+    """Counts, and shrinks the weights, whether they have gradients or not."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.2})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state["count"] = state.get("count", 0) + 1
+                parameter.mul_(1 - 0.1 / state["count"])
+                if parameter.grad is not None:
+                    parameter.sub_(group["lr"] * parameter.grad)
+
+
+def own_optimizer(parts: Parts) -> dict[str, Any]:
+    """An optimizer of one's own, which does something without gradients, and so do its hooks."""
+    model = mlp()
+    optimizer = Counting(model.parameters())
+
+    def count(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for state in optimizer.state.values():
+            state["count"] += 1
+
+    optimizer.register_step_pre_hook(count)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    optimizer.register_step_post_hook(count)
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            parts.average(1.0)
+    return describe([model], [optimizer])
+
+
+def decayed(parts: Parts) -> dict[str, Any]:
+    """The momentum is shrunk by hand after every step."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            for state in optimizer.state.values():
+                state["momentum_buffer"].mul_(0.5)
             parts.average(1.0)
     return describe([model], [optimizer])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers die in loops that change the parameters beside their optimizer, or hold on to a scaler."""
+"""Workers die in loops that change more than their optimizer does, or hold on to a scaler."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from elastic_jobs import judge, kill, run_with
 
 from cases import quick_of
 
-LOOPS = ["perturbed", "shrunk", "scaled_windows"]
+LOOPS = ["perturbed", "shrunk", "scaled_windows", "own_optimizer", "decayed"]
 PLACES = ["forward", "exchange", "update", "between"]
 QUICK = [("perturbed", "exchange"), ("perturbed", "update"), ("shrunk", "update")]
-QUICK += [("scaled_windows", "forward")]
+QUICK += [("scaled_windows", "forward"), ("own_optimizer", "exchange")]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 
 Without one, and with one as soon as such an update is seen (a perturbation that is taken back, weights
 that are shrunk or averaged), the parameters are part of the `Snapshot`: after a failed attempt at a
-step they are as they were at its hand-out, whatever the loop did with them. An optimizer has state of
-its own that would not be put back, so one that was kept from `prepare` is noticed at its first step.
+step they are as they were at its hand-out, whatever the loop did with them. So is the state of the
+optimizers, as soon as the loop is seen to change it. An optimizer that was kept from `prepare` has
+state that would not be put back, so it is noticed at its first step.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import functools
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from gangline.spec.errors import UnsupportedError, UsageError
@@ -29,15 +31,19 @@ if TYPE_CHECKING:
 
 
 class HandUpdates:
-    """Whether a loop changes the parameters in other ways than by its optimizers' steps.
+    """Whether a loop changes parameters or optimizer state in other ways than by optimizers' steps.
 
     Torch counts the changes of every tensor; those made through `.data` it does not see.
     """
 
-    def __init__(self, models: Sequence[nn.Module], *, has_optimizers: bool) -> None:
+    def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         self._parameters = [p for model in models for p in model.parameters()]
-        self._versions = self._now()
-        self.is_seen = not has_optimizers
+        self._optimizers = optimizers
+        self._versions, self._state_marks = self._now(), self._states_now()
+        self.is_seen = not optimizers
+        """Whether the parameters were."""
+        self.is_state_seen = False
+        """Whether optimizer state was."""
 
     def note(self) -> None:
         """What was changed up to now was changed by an optimizer, or before an epoch."""
@@ -45,11 +51,30 @@ class HandUpdates:
             self._versions = self._now()
 
     def look(self) -> None:
-        """Notices what was changed since the last `note`."""
+        """Notices what was changed of the parameters since the last `note`."""
         self.is_seen = self.is_seen or self._now() != self._versions
+
+    def note_states(self) -> None:
+        """What was changed of the optimizers' state up to now was changed by a step, or by us."""
+        if not self.is_state_seen:
+            self._state_marks = self._states_now()
+
+    def look_at_states(self) -> None:
+        """Notices what was changed of it since the last `note_states`."""
+        self.is_state_seen = self.is_state_seen or self._states_now() != self._state_marks
 
     def _now(self) -> list[int]:
         return [parameter._version for parameter in self._parameters]
+
+    def _states_now(self) -> tuple[list[int], list[int]]:
+        """Which objects the state holds, and how often its tensors were changed in place."""
+        values = [
+            value
+            for optimizer in self._optimizers
+            for state in optimizer.state.values()
+            for value in (state.values() if isinstance(state, dict) else (state,))
+        ]
+        return [*map(id, values)], [one._version for one in values if type(one) is Tensor]
 
 
 _STEP_IN_BACKWARD = (
@@ -76,7 +101,8 @@ def refuse_other_optimizers(
     def check(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         is_known = any(optimizer is one for one in prepared)
         is_early = is_shared() and backward.is_running()
-        if in_step() or ((is_known or (prepared and not is_shared())) and not is_early):
+        is_used_inside = in_step() and not is_known
+        if is_used_inside or ((is_known or (prepared and not is_shared())) and not is_early):
             return
         if any(id(parameter) in own for parameter in optimizer_parameters(optimizer)):
             if is_early:

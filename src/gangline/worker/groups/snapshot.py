@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an attempt at a step may move before it fails: kept at the hand-out, put back afterwards.
 
-A failed attempt changes no parameter and no optimizer state, because `step()` is given no gradients.
-But the forward pass has moved running statistics, and the user's loop goes on to its schedulers and
-scalers, which know nothing of the failure. Their state is always that of the hand-out: who copies
-another worker's state runs the user's loop from there, and moves them itself.
+A failed attempt changes no parameter and no optimizer state, because its `step()` does nothing. But the
+forward pass has moved running statistics, and the user's loop goes on to its schedulers and scalers,
+which know nothing of the failure. Their state is always that of the hand-out: who copies another
+worker's state runs the user's loop from there, and moves them itself.
 
-Where the loop changes the parameters itself they are kept and put back too.
+Where the loop changes the parameters or optimizer state itself they are kept and put back too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from gangline.worker.gradients.by_hand import HandUpdates
+from gangline.worker.groups.state import load_optimizer
 from gangline.worker.samples.sample_state import tables_of
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class _Kept(NamedTuple):
     states: list[Any]
     parameters: list[Tensor] | None
     """Where the loop changes them itself."""
+    optimizers: list[Any] | None
+    """The optimizers' state, where the loop changes it itself."""
 
 
 class Snapshot:
@@ -59,7 +62,7 @@ class Snapshot:
     def __init__(self, prepared: Prepared, gradients: CarriedGradients | None = None) -> None:
         self._prepared = prepared
         self._gradients = gradients
-        self.by_hand = HandUpdates(prepared.models, has_optimizers=bool(prepared.optimizers))
+        self.by_hand = HandUpdates(prepared.models, prepared.optimizers)
         self._buffer_places: list[tuple[dict[str, Any], str]] = [
             (module._buffers, name)
             for model in prepared.models
@@ -88,18 +91,27 @@ class Snapshot:
         self._noted = None
 
     def _now(self) -> _Kept:
-        parameters = None
-        if self.by_hand.is_seen:
-            parameters = [parameter.detach().clone() for parameter in self._live_parameters()]
         return _Kept(
             buffers=[buffer.detach().clone() for buffer in self._live_buffers()],
             groups=[_scalars(group) for group in self._live_groups()],
             states=[copy.deepcopy(item.state_dict()) for item in self._prepared.stateful],
-            parameters=parameters,
+            parameters=self._copied_parameters(),
+            optimizers=self._copied_optimizers(),
         )
+
+    def _copied_parameters(self) -> list[Tensor] | None:
+        if not self.by_hand.is_seen:
+            return None
+        return [parameter.detach().clone() for parameter in self._live_parameters()]
+
+    def _copied_optimizers(self) -> list[Any] | None:
+        if not self.by_hand.is_state_seen:
+            return None
+        return [copy.deepcopy(one.state_dict()["state"]) for one in self._prepared.optimizers]
 
     def restore(self) -> None:
         """Puts everything back as it was kept."""
+        self.restore_updates()
         for item, state in zip(self._prepared.stateful, self._kept.states, strict=True):
             with _unseen(item):
                 item.load_state_dict(copy.deepcopy(state))
@@ -108,24 +120,31 @@ class Snapshot:
             group.update(_scalars(scalars))
         for buffer, values in zip(self._live_buffers(), self._kept.buffers, strict=True):
             buffer.data.copy_(values)
-        self.restore_parameters()
 
-    def take_parameters(self) -> None:
-        """An optimizer has made its step: where the loop changes parameters, too, that is kept."""
-        if self.by_hand.is_seen:
-            parameters = [parameter.detach().clone() for parameter in self._live_parameters()]
-            self._kept = self._kept._replace(parameters=parameters)
+    def take_updates(self) -> None:
+        """An optimizer has made its step: where the loop changes the same, too, that is kept."""
+        self._kept = self._kept._replace(
+            parameters=self._copied_parameters(), optimizers=self._copied_optimizers()
+        )
 
-    def restore_parameters(self) -> None:
-        """A step was made before: what the loop has done to the parameters since counts nothing."""
+    def restore_updates(self) -> None:
+        """A step was made before: what the loop has done to its results since counts nothing."""
         if self._kept.parameters is not None:
             _copy_all(self._kept.parameters, self._live_parameters())
+        if self._kept.optimizers is not None:
+            self._load_optimizers(copy.deepcopy(self._kept.optimizers))
+
+    def _load_optimizers(self, states: list[Any]) -> None:
+        for optimizer, state in zip(self._prepared.optimizers, states, strict=True):
+            load_optimizer(optimizer, {**optimizer.state_dict(), "state": state})
+        self.by_hand.note_states()
 
     def export(self) -> dict[str, Any]:
         """This worker's whole state, as another one can `load` it."""
         return {
             "parameters": self._kept.parameters or [p.detach() for p in self._live_parameters()],
-            "optimizers": [opt.state_dict()["state"] for opt in self._prepared.optimizers],
+            "optimizers": self._kept.optimizers
+            or [optimizer.state_dict()["state"] for optimizer in self._prepared.optimizers],
             "buffers": self._kept.buffers,
             "groups": self._kept.groups,
             "states": self._kept.states,
@@ -137,8 +156,7 @@ class Snapshot:
     def load(self, exported: dict[str, Any]) -> None:
         """Becomes like the worker that exported this."""
         _copy_all(exported["parameters"], self._live_parameters())
-        for optimizer, state in zip(self._prepared.optimizers, exported["optimizers"], strict=True):
-            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        self._load_optimizers(exported["optimizers"])
         self._noted = None
         self._kept = self._now()._replace(
             buffers=exported["buffers"], groups=exported["groups"], states=exported["states"]

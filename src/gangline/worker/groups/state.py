@@ -81,3 +81,31 @@ def _unpack(node: dict[str, Any], tensors: list[Tensor]) -> Any:
         return _DICTS[kind]({_unpack(k, tensors): _unpack(v, tensors) for k, v in content})
     items = [_unpack(item, tensors) for item in content]
     return tuple(items) if kind == "tuple" else items
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """`load_state_dict`, after which each tensor has the dtype that it has in `state`.
+
+    Torch gives all of them that of their parameter: 32-bit momenta of a parameter of 16 bits, or the
+    other way round, would be rounded or double their size.
+    """
+    optimizer.load_state_dict(state)
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        if number in state["state"] and parameter in optimizer.state:
+            given, loaded = state["state"][number], optimizer.state[parameter]
+            optimizer.state[parameter] = _with_dtypes(loaded, given)
+
+
+def _with_dtypes(loaded: Any, given: Any) -> Any:
+    """What was loaded, with those tensors as they were given that were cast."""
+    if isinstance(loaded, Tensor) and isinstance(given, Tensor):
+        return loaded if loaded.dtype == given.dtype else given.to(loaded.device)
+    if type(loaded) is not type(given):
+        return loaded
+    if type(loaded) is dict and loaded.keys() == given.keys():
+        return {key: _with_dtypes(value, given[key]) for key, value in loaded.items()}
+    if type(loaded) in (list, tuple) and len(loaded) == len(given):
+        return type(loaded)(map(_with_dtypes, loaded, given))
+    return loaded

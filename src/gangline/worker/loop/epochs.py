@@ -127,6 +127,7 @@ class EpochWalk:
             snapshot.restore()  # what the loop did at the end of past epochs was done already
         elif not progress.is_past:
             snapshot.by_hand.note()
+            snapshot.by_hand.note_states()
             snapshot.take()  # with what the loop did between the epochs
 
     def _is_ahead(self) -> bool:

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gangline.worker.gradients import backward
 from gangline.worker.gradients.backward import after_closure, has_closure
 from gangline.worker.gradients.by_hand import refuse_other_optimizers
+from gangline.worker.loop.stepdoor import StepDoor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from gangline.worker.checks.guard import LayoutGuard
@@ -19,7 +23,13 @@ if TYPE_CHECKING:
 
 
 class OptimizerSteps:
-    """Hooks before and after every `step()` of the prepared optimizers."""
+    """Stands around every `step()` of the prepared optimizers.
+
+    A `step` that must change nothing is not called at all, nor are its hooks: whatever an optimizer
+    does beside using gradients would be done once too often. Where it cannot be left out it finds no
+    gradients: with a closure, which must be run, and where a bound method is called that was kept from
+    before `prepare`, of which only hooks tell.
+    """
 
     def __init__(
         self,
@@ -38,15 +48,18 @@ class OptimizerSteps:
         self._gradients = gear.gradients
         self._is_in_step = False
         """Whether a prepared optimizer makes its step now."""
+        self._is_surrounded = False
+        """Whether it does so by the `step` that is ours, so that hooks have nothing to do."""
         self._hidden: list[torch.Tensor | None] | None = None
         """The gradients that the present step must not use."""
         optimizers = gear.prepared.optimizers
+        self._doors = [StepDoor(optimizer, self._make_step) for optimizer in optimizers]
         self._handles = [
             handle
             for optimizer in optimizers
             for handle in (
-                optimizer.register_step_pre_hook(self._before_step),
-                optimizer.register_step_post_hook(self._after_step),
+                optimizer.register_step_pre_hook(self._on_begin),
+                optimizer.register_step_post_hook(self._on_end),
             )
         ]
         self._handles.append(
@@ -58,9 +71,39 @@ class OptimizerSteps:
             )
         )
 
-    def _before_step(
+    def _make_step(
+        self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Somebody has called `optimizer.step(*args, **kwargs)`, which is `step`."""
+        if self._is_surrounded or backward.is_running():  # the latter is refused
+            return step(*args, **kwargs)
+        self._is_surrounded, result = True, None
+        try:
+            given = self._before_step((optimizer, *args), kwargs)
+            if given is not None:
+                (_, *args), kwargs = given
+            if self._hidden is not None:  # it is done again, was done before, or is not due
+                optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers look at it
+            else:
+                result = step(*args, **kwargs)
+        except BaseException:
+            self._show()
+            raise
+        finally:
+            self._is_in_step = self._is_surrounded = False
+        self._after_step()
+        return result
+
+    def _on_begin(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]] | None:
+        return None if self._is_surrounded else self._before_step(args, kwargs)
+
+    def _on_end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]) -> None:
+        if not self._is_surrounded:
+            self._after_step()
+
+    def _before_step(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
         self._is_in_step = True
         self._walk.leave_out()
         self._gear.snapshot.by_hand.look()
@@ -69,6 +112,7 @@ class OptimizerSteps:
             self._guard.check()  # else the backward pass did
         if handout is None or is_passing_through:
             return None
+        self._gear.snapshot.by_hand.look_at_states()
         if has_closure(args, kwargs):  # its backward pass is still to come
             return after_closure(args, kwargs, self._hide_unless_due)
         is_open = not self._gradients.num_exchanged or self._gradients.has_kept
@@ -83,27 +127,33 @@ class OptimizerSteps:
         if handout is None or not handout.is_update or self._gradients.is_replaying:
             self._hidden = self._gradients.hide()
 
-    def _after_step(
-        self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]
-    ) -> None:
+    def _show(self) -> None:
+        if self._hidden is not None:
+            self._gradients.show(self._hidden)
+        self._hidden = None
+
+    def _after_step(self) -> None:
         gear = self._gear
         self._is_in_step = False
         gear.batches.count_step()
         gear.snapshot.forget_note()
         gear.snapshot.by_hand.note()
+        if not gear.is_passing_through:
+            gear.snapshot.by_hand.note_states()
         if self._hidden is not None:
-            self._gradients.show(self._hidden)
-            self._hidden = None
+            self._show()
             if self._gradients.is_replaying and not self._progress.is_void:
-                gear.snapshot.restore_parameters()
+                gear.snapshot.restore_updates()
         elif gear.handout is not None and not gear.is_passing_through:
             self._progress.move(phase=self._gradients.num_exchanged)
             self._gradients.carried.commit()
-            gear.snapshot.take_parameters()
+            gear.snapshot.take_updates()
             gear.faults.reach("update", self._progress.position.step)
         gear.clock.updated()
 
     def close(self) -> None:
-        """Takes the hooks off."""
+        """Takes the hooks off, and gives the optimizers their `step` back."""
         for handle in self._handles:
             handle.remove()
+        for door in self._doors:
+            door.close()

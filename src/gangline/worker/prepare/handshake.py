@@ -13,7 +13,13 @@ from torch import Tensor
 
 from gangline.collectives import Group, gather_bytes
 from gangline.spec.errors import MismatchError
-from gangline.worker.groups.state import empty_tensors, pack_state, tensor_specs, unpack_state
+from gangline.worker.groups.state import (
+    empty_tensors,
+    load_optimizer,
+    pack_state,
+    tensor_specs,
+    unpack_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,7 +167,10 @@ def copy_state(group: Group, objects: Sequence[Any], *, root: int = 0) -> None:
     states = copy_value(group, own, root=root)
     if group.rank != root:
         for item, state in zip(objects, states, strict=True):
-            item.load_state_dict(state)
+            if isinstance(item, torch.optim.Optimizer):
+                load_optimizer(item, state)
+            else:
+                item.load_state_dict(state)
 
 
 def copy_value(group: Group, value: Any, *, root: int) -> Any:

@@ -112,6 +112,37 @@ def test_a_worker_becomes_like_the_one_whose_state_it_loads() -> None:
     assert_same(behind.describe(), ahead.describe())
 
 
+def test_optimizer_state_is_kept_where_the_loop_changes_it() -> None:
+    def shrink() -> None:
+        for state in parts.optimizer.state.values():
+            state["exp_avg"].mul_(0.5)
+
+    parts = Parts(0)
+    snapshot = Snapshot(parts.prepared)
+    shrink()
+    snapshot.by_hand.look_at_states()
+    snapshot.take()
+    before = parts.describe()
+    for _ in range(2):
+        shrink()
+        snapshot.restore()
+        assert_same(parts.describe(), before)
+    shrink()
+    assert_same(snapshot.export()["optimizers"], [before["optimizer"]["state"]])
+
+
+def test_optimizer_state_that_only_steps_change_is_not_copied() -> None:
+    parts = Parts(0)
+    snapshot = Snapshot(parts.prepared)
+    for _ in range(3):
+        snapshot.by_hand.look_at_states()
+        parts.train()
+        snapshot.by_hand.note_states()
+        snapshot.load(snapshot.export())
+    snapshot.by_hand.look_at_states()
+    assert not snapshot.by_hand.is_state_seen
+
+
 def test_what_is_exported_is_the_state_of_the_hand_out() -> None:
     """Who copies it runs the loop from there, and moves schedulers and statistics by itself."""
     ahead, behind = Parts(0), Parts(1)

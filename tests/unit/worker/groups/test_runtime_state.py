@@ -15,7 +15,13 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from gangline.spec.errors import UnsupportedError
-from gangline.worker.groups.state import empty_tensors, pack_state, tensor_specs, unpack_state
+from gangline.worker.groups.state import (
+    empty_tensors,
+    load_optimizer,
+    pack_state,
+    tensor_specs,
+    unpack_state,
+)
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 
@@ -165,3 +171,32 @@ def test_scaler_state_comes_back_as_it_was() -> None:
 def test_what_cannot_be_sent_is_named_by_its_path(state: Any, match: str) -> None:
     with pytest.raises(UnsupportedError, match=match):
         pack_state(state)
+
+
+@pytest.mark.parametrize(
+    ("of_parameter", "of_state"),
+    [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)],
+)
+def test_an_optimizer_that_is_loaded_keeps_the_dtypes_of_its_state(
+    of_parameter: torch.dtype, of_state: torch.dtype
+) -> None:
+    def optimizer() -> torch.optim.Optimizer:
+        layer = nn.Linear(3, 2, dtype=of_parameter)
+        return torch.optim.AdamW(layer.parameters(), lr=0.1)
+
+    source, target = optimizer(), optimizer()
+    for parameter in source.param_groups[0]["params"]:
+        source.state[parameter] = {
+            "step": torch.tensor(3.0),
+            "exp_avg": torch.full_like(parameter, 1 / 3, dtype=of_state),
+            "factors": [torch.full((2,), 1 / 3, dtype=of_state)],
+            "same": torch.full_like(parameter, 1 / 3),
+        }
+    load_optimizer(target, source.state_dict())
+    for one, other in zip(source.state.values(), target.state.values(), strict=True):
+        assert one.keys() == other.keys()
+        for key in ("step", "exp_avg", "same"):
+            assert one[key].dtype == other[key].dtype
+            assert torch.equal(one[key], other[key])
+        assert other["factors"][0].dtype == of_state
+        assert torch.equal(one["factors"][0], other["factors"][0])

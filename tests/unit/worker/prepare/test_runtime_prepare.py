@@ -409,6 +409,67 @@ def test_replaced_parameters_are_refused_after_prepare() -> None:
         step(model, optimizer, torch.float32)
 
 
+class Counting(torch.optim.Optimizer):
+    """Counts its steps, whether there are gradients or not."""
+
+    count = 0
+
+    def step(self, closure: Any = None, *, grad_scaler: Any = None) -> str:
+        self.count += 1
+        return "stepped"
+
+
+def test_a_step_that_is_not_due_is_not_made_at_all() -> None:
+    model, _, loader = parts()
+    optimizer = Counting(model.parameters(), {"lr": 0.1})
+    hooked: list[int] = []
+    optimizer.register_step_pre_hook(lambda *_: hooked.append(optimizer.count))
+    model, optimizer, loader = gangline.prepare(model, optimizer, loader, accumulate=3)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    answers = []
+    for x, y in loader:
+        F.mse_loss(model(x), y).backward()
+        answers.append(optimizer.step())
+        schedule.step()
+    assert answers == [None, None, "stepped"] * 3
+    assert hooked == [0, 1, 2]
+
+
+def test_a_step_that_raises_leaves_the_next_one_alone() -> None:
+    class Failing(Counting):
+        def step(self, closure: Any = None) -> str:  # type: ignore[override]
+            raise ZeroDivisionError
+
+    model, _, loader = parts()
+    optimizer = Failing(model.parameters(), {"lr": 0.1})
+    model, optimizer, loader = gangline.prepare(model, optimizer, loader, accumulate=3)
+    for x, y in loader:
+        F.mse_loss(model(x), y).backward()
+        if gangline.is_update():
+            with pytest.raises(ZeroDivisionError):
+                optimizer.step()
+            assert model.weight.grad is not None
+        else:
+            assert optimizer.step() is None
+
+
+@pytest.mark.parametrize("when", ["never", "before", "after"])
+def test_schedulers_and_the_optimizers_own_step_come_back(when: str) -> None:
+    model, _, loader = parts()
+    optimizer = Counting(model.parameters(), {"lr": 0.1})
+    if when == "before":
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    before = vars(optimizer).get("step")
+    gangline.prepare(model, optimizer, loader)
+    assert "grad_scaler" in inspect.signature(optimizer.step).parameters
+    if when == "after":
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    api.shutdown()
+    assert when == "after" or vars(optimizer).get("step") is before
+    assert optimizer.step() == "stepped"
+    assert optimizer.count == 1
+
+
 def test_new_values_in_the_same_form_are_fine_after_prepare() -> None:
     model, optimizer, _ = gangline.prepare(*parts())
     model.weight.data = torch.ones(1, 4)
