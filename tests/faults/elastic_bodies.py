@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import gangline
 from gangline.eventlog import read_run
@@ -42,7 +42,7 @@ class Setup:
     allocation: str = "equal"
     validate: bool = False
     order: str = "sequential"
-    """Or `shuffled`, by torch's global numbers, or `generator`, by those of the loader."""
+    """Or `shuffled`, by torch's global numbers, `generator`, by those of the loader, or `weighted`."""
     slow_worker: int | None = None
     """A worker that needs longer for each sample than the others."""
     think_s: float = 0.0
@@ -104,11 +104,14 @@ class Parts:
         generator = torch.Generator().manual_seed(7)
         x = torch.randn(self.setup.samples, FEATURES, generator=generator)
         y = torch.randint(0, CLASSES, (self.setup.samples,), generator=generator)
+        weights, own = torch.linspace(1, 2, self.setup.samples), torch.Generator().manual_seed(9)
+        is_weighted = self.setup.order == "weighted"
         return DataLoader(
             TensorDataset(x, y, torch.arange(self.setup.samples)),
             batch_size=self.setup.batch,
             num_workers=self.setup.num_workers,
-            shuffle=self.setup.order != "sequential",
+            sampler=WeightedRandomSampler(weights, len(x), generator=own) if is_weighted else None,
+            shuffle=self.setup.order not in ("sequential", "weighted"),
             generator=torch.Generator().manual_seed(9) if self.setup.order == "generator" else None,
         )
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gangline.worker.groups.regroup import Results
     from gangline.worker.groups.snapshot import Snapshot
     from gangline.worker.prepare.prepared import Prepared
+    from gangline.worker.samples.generators import Numbers
 
 
 def capture(prepared: Prepared, snapshot: Snapshot, results: Results) -> Contents:
@@ -71,7 +72,7 @@ class RandomNumbers:
     """
 
     def __init__(
-        self, state: dict[str, Tensor] | None = None, generators: Sequence[torch.Generator] = ()
+        self, state: dict[str, Tensor] | None = None, generators: Sequence[Numbers] = ()
     ) -> None:
         self._state = state
         self._generators = generators

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from gangline.worker.samples.generators import Numbers
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
@@ -22,7 +24,7 @@ class Prepared:
     models: Sequence[nn.Module]
     optimizers: Sequence[torch.optim.Optimizer]
     stateful: Sequence[Any]
-    generators: Sequence[torch.Generator] = ()
+    generators: Sequence[Numbers] = ()
     """The loader's generators, whose state a checkpoint must keep."""
     sync: Sync = IN_STEP
     """How tightly groups of workers are held together, as asked for."""

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gangline.spec.errors import UnsupportedError, UsageError
-from gangline.spec.position import ORDER
 from gangline.worker.samples.order import DrawnOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gangline.collectives import Group
     from gangline.worker.samples.order import Agree, Company, Indices
 
 
@@ -41,35 +39,32 @@ class DrawnBatches(DrawnOrder):
     """Whatever a user's batch sampler draws on rank 0."""
 
     def __init__(self, sampler: Iterable[Sequence[int]]) -> None:
-        self._batches = sampler
+        super().__init__(sampler)  # type: ignore[arg-type]
         self.name = f"batches drawn by {type(sampler).__name__}"
-        self.length = num_batches(sampler)
+
+    def _find_length(self) -> int:
         """How many batches an epoch has. How many samples is known when they are drawn."""
+        return num_batches(self._sampler)
 
     def indices(self, epoch: int, agree: Agree, company: Company) -> BatchedIndices:
-        drawn = agree(self._draw, (ORDER, epoch)).tolist()
+        drawn = self._agree_on_drawn(epoch, agree).tolist()
         sizes = drawn[: self.length]
         return BatchedIndices(drawn[self.length :], sizes)
 
     def end(self) -> None:
         """All batches were drawn when the epoch began."""
 
-    def _draw(self, group: Group) -> torch.Tensor:
+    def _draw(self) -> torch.Tensor:
         """The batches' sizes, then their samples."""
-        numbers: list[int] = []
-        if group.rank == 0:
-            batches = self._draw_all()
-            numbers = [len(batch) for batch in batches]
-            numbers += [index for batch in batches for index in batch]
-        count = torch.tensor([len(numbers)])
-        group.broadcast(count, 0)
-        drawn = torch.tensor(numbers or [0] * int(count), dtype=torch.int64)
-        group.broadcast(drawn, 0)
-        return drawn
+        batches = self._draw_all()
+        numbers = [len(batch) for batch in batches]
+        numbers += [index for batch in batches for index in batch]
+        return torch.tensor(numbers, dtype=torch.int64)
 
     def _draw_all(self) -> list[list[int]]:
-        kind = type(self._batches).__name__
-        batches = [_numbers(batch, kind) for batch in islice(self._batches, self.length + 1)]
+        kind = type(self._sampler).__name__
+        drawn: Iterable[Any] = islice(self._sampler, self.length + 1)
+        batches = [_numbers(batch, kind) for batch in drawn]
         if len(batches) != self.length:
             found = "more" if len(batches) > self.length else f"{len(batches)}"
             raise UsageError(

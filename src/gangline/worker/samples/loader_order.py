@@ -10,6 +10,7 @@ from torch.utils.data import BatchSampler
 
 from gangline.spec.errors import UsageError
 from gangline.worker.samples.drawn_batches import DrawnBatches, usual_size
+from gangline.worker.samples.generators import Numbers, find_numbers
 from gangline.worker.samples.order import Order, ShuffledOrder, order_of
 
 if TYPE_CHECKING:
@@ -47,19 +48,19 @@ def loader_order(loader: DataLoader[Any], *, seed: int) -> Order:
     return DrawnBatches(sampler)
 
 
-def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
-    """Generators whose state a checkpoint must keep: those of the loader and of its sampler.
+def generators_of(loader: DataLoader[Any]) -> list[Numbers]:
+    """Random numbers whose state a checkpoint must keep: those of the loader and of its sampler.
 
-    That of a shuffled order is none of them: the epoch's order keeps it.
+    Those of a shuffled order are none of them: the epoch's order keeps them.
     """
-    own = getattr(getattr(loader.batch_sampler, "sampler", None), "generator", None)
-    is_shuffled = isinstance(loader_order(loader, seed=0), ShuffledOrder)
-    found = [
-        loader.generator if loader.generator is not own else None,
-        None if is_shuffled else own,
-        getattr(loader.batch_sampler, "generator", None),
-    ]
-    return [one for one in found if isinstance(one, torch.Generator)]
+    sampler, own = loader.batch_sampler, loader.generator
+    if isinstance(loader_order(loader, seed=0), ShuffledOrder):
+        is_kept = own is getattr(getattr(sampler, "sampler", None), "generator", None)
+        return [own] if isinstance(own, torch.Generator) and not is_kept else []
+    found = find_numbers(sampler)
+    is_known = any(one is own for one in found.values())
+    first = [own] if isinstance(own, torch.Generator) and not is_known else []
+    return [*first, *found.values()]
 
 
 def check_batching(

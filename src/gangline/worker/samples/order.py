@@ -11,13 +11,15 @@ from __future__ import annotations
 from contextlib import contextmanager
 from enum import Enum, auto
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import torch
 from torch.utils.data import RandomSampler, SequentialSampler
 
 from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.spec.position import ORDER
+from gangline.worker.prepare.handshake import copy_value
+from gangline.worker.samples.generators import set_states, states_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,9 +30,7 @@ if TYPE_CHECKING:
 class Agree(Protocol):
     """Runs an exchange that all workers make at the same place, and remembers it by its key."""
 
-    def __call__(
-        self, exchange: Callable[[Group], torch.Tensor], key: tuple[str, int], /
-    ) -> torch.Tensor: ...
+    def __call__(self, exchange: Callable[[Group], Any], key: tuple[str, int], /) -> Any: ...
 
 
 class Company(Enum):
@@ -108,7 +108,7 @@ class ShuffledOrder:
             group.broadcast(state, 0)
             return state
 
-        state = agree(state_of_all, (ORDER, epoch))
+        state: torch.Tensor = agree(state_of_all, (ORDER, epoch))
         self._own = None
         is_own = self._generator is not None and company is not Company.APART
         generator = self._generator if is_own else torch.Generator()
@@ -134,41 +134,72 @@ class ShuffledOrder:
 
 
 class DrawnOrder:
-    """Whatever a user's sampler draws on rank 0, sent to the others at the start of each epoch."""
+    """Whatever a user's sampler draws on rank 0, sent to the others at the start of each epoch.
+
+    With it goes the state in which that leaves the sampler's own random numbers: if rank 0 is lost, the
+    next one draws on from there.
+    """
 
     def __init__(self, sampler: Iterable[int]) -> None:
         self._sampler = sampler
         self._drawn: _DrawnIndices | None = None
+        self._own: tuple[int, dict[str, Any]] | None = None
+        self._states: dict[str, torch.Tensor] = {}
+        """How the sampler's numbers were left by the last order."""
         self.name = f"drawn by {type(sampler).__name__}"
+        self.length = self._find_length()
+
+    def _find_length(self) -> int:
         try:
-            self.length = len(sampler)  # type: ignore[arg-type]
+            return len(self._sampler)  # type: ignore[arg-type]
         except TypeError as error:
             raise UnsupportedError(
-                f"the sampler {type(sampler).__name__} has no __len__: gangline must know how many "
-                "samples an epoch has"
+                f"the sampler {type(self._sampler).__name__} has no __len__: gangline must know how "
+                "many samples an epoch has"
             ) from error
 
     def indices(self, epoch: int, agree: Agree, company: Company) -> Indices:
         if company is Company.ALONE:
             self._drawn = _DrawnIndices(self._sampler, self.length)
             return self._drawn
-
-        def draw(group: Group) -> torch.Tensor:
-            drawn = torch.zeros(self.length, dtype=torch.int64)
-            if group.rank == 0:
-                whole = _DrawnIndices(self._sampler, self.length)
-                whole.end()
-                drawn = torch.tensor(whole[:], dtype=torch.int64)
-            group.broadcast(drawn, 0)
-            return drawn
-
-        order: list[int] = agree(draw, (ORDER, epoch)).tolist()
+        order: list[int] = self._agree_on_drawn(epoch, agree).tolist()
         return order
+
+    def _agree_on_drawn(self, epoch: int, agree: Agree) -> torch.Tensor:
+        """What rank 0 has drawn. A second try to agree on it draws nothing anew."""
+
+        def draw(group: Group) -> dict[str, Any]:
+            if group.rank == 0 and (self._own is None or self._own[0] != epoch):
+                drawn = self._draw()
+                self._own = epoch, {"drawn": drawn, "numbers": states_of(self._sampler)}
+            own = None if group.rank or self._own is None else self._own[1]
+            agreed: dict[str, Any] = copy_value(group, own, root=0)
+            return agreed
+
+        agreed = agree(draw, (ORDER, epoch))
+        self._own = None
+        if isinstance(agreed, torch.Tensor):  # of an older checkpoint
+            return agreed
+        states: dict[str, torch.Tensor] = agreed["numbers"]
+        if not _is_same(states, self._states):  # else the order is asked for again
+            set_states(self._sampler, states)
+            self._states = states
+        drawn: torch.Tensor = agreed["drawn"]
+        return drawn
+
+    def _draw(self) -> torch.Tensor:
+        whole = _DrawnIndices(self._sampler, self.length)
+        whole.end()
+        return torch.tensor(whole[:], dtype=torch.int64)
 
     def end(self) -> None:
         """A sampler may draw something when it comes to its end."""
         if self._drawn is not None:
             self._drawn.end()
+
+
+def _is_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 class _DrawnIndices:
