@@ -233,3 +233,39 @@ def count_whole_numbers(counts_samples: bool, shares: tuple[float, ...]) -> list
                 F.mse_loss(model(x), y).backward()
                 optimizer.step()
     return [str(one.message) for one in caught]
+
+
+class Growing(nn.Module):
+    """Fills a buffer, and replaces a layer, in its first forward pass."""
+
+    def __init__(self, *, is_seeded: bool) -> None:
+        super().__init__()
+        self.is_seeded = is_seeded
+        self.first, self.last = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 1)
+        self.register_buffer("scale", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.scale is None:
+            if self.is_seeded:
+                torch.manual_seed(1)
+            self.scale = torch.rand(FEATURES)
+            self.last = nn.Linear(FEATURES, 1)
+        return self.last(self.first(x) * self.scale)
+
+
+def grow_after_prepare(is_seeded: bool) -> list[str]:
+    """Two epochs of a model that grows: what this worker was warned of."""
+    gangline.init(timeout_s=TIMEOUT_S)
+    model: Any = Growing(is_seeded=is_seeded)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = gangline.prepare(
+        model, optimizer, DataLoader(vectors(16), batch_size=8)
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.mse_loss(model(x), y).backward()
+                optimizer.step()
+    return [str(one.message) for one in caught]

@@ -10,6 +10,7 @@ import torch
 from bodies_normalisation import (
     Normalised,
     count_whole_numbers,
+    grow_after_prepare,
     reference,
     run_normalised,
     share_of_one,
@@ -120,3 +121,18 @@ def test_whole_numbers_that_are_the_same_everywhere_are_nothing_to_warn_of(
 ) -> None:
     answers = worker_pool.run(count_whole_numbers, len(shares), args=(counts_samples, shares))
     assert answers == [[]] * len(shares)
+
+
+def test_what_a_model_gets_after_prepare_is_named_where_workers_differ(
+    worker_pool: WorkerPool,
+) -> None:
+    first, *others = worker_pool.run(grow_after_prepare, 2, args=(False,))
+    (warning,) = first
+    assert "None: buffer 'scale', parameter 'last.weight', parameter 'last.bias'. " in warning
+    assert others == [[]]
+
+
+def test_what_a_model_gets_after_prepare_may_be_the_same_everywhere(
+    worker_pool: WorkerPool,
+) -> None:
+    assert worker_pool.run(grow_after_prepare, 2, args=(True,)) == [[], []]

@@ -70,6 +70,8 @@ class Snapshot:
             for name, buffer in module._buffers.items()
             if buffer is not None
         ]
+        self._parameters = [p for model in prepared.models for p in model.parameters()]
+        """Those that were prepared: what comes later is each worker's own."""
         self._noted: _Kept | None = None
         self._tables = tables_of(prepared.models)
         self.ahead: list[Tensor] = []
@@ -102,7 +104,7 @@ class Snapshot:
     def _copied_parameters(self) -> list[Tensor] | None:
         if not self.by_hand.is_seen:
             return None
-        return [parameter.detach().clone() for parameter in self._live_parameters()]
+        return [parameter.detach().clone() for parameter in self._parameters]
 
     def _copied_optimizers(self) -> list[Any] | None:
         if not self.by_hand.is_state_seen:
@@ -130,7 +132,7 @@ class Snapshot:
     def restore_updates(self) -> None:
         """A step was made before: what the loop has done to its results since counts nothing."""
         if self._kept.parameters is not None:
-            _copy_all(self._kept.parameters, self._live_parameters())
+            _copy_all(self._kept.parameters, self._parameters)
         if self._kept.optimizers is not None:
             self._load_optimizers(copy.deepcopy(self._kept.optimizers))
 
@@ -142,7 +144,7 @@ class Snapshot:
     def export(self) -> dict[str, Any]:
         """This worker's whole state, as another one can `load` it."""
         return {
-            "parameters": self._kept.parameters or [p.detach() for p in self._live_parameters()],
+            "parameters": self._kept.parameters or [p.detach() for p in self._parameters],
             "optimizers": self._kept.optimizers
             or [optimizer.state_dict()["state"] for optimizer in self._prepared.optimizers],
             "buffers": self._kept.buffers,
@@ -155,7 +157,7 @@ class Snapshot:
 
     def load(self, exported: dict[str, Any]) -> None:
         """Becomes like the worker that exported this."""
-        _copy_all(exported["parameters"], self._live_parameters())
+        _copy_all(exported["parameters"], self._parameters)
         self._load_optimizers(exported["optimizers"])
         self._noted = None
         self._kept = self._now()._replace(
@@ -185,9 +187,6 @@ class Snapshot:
     def _live_buffers(self) -> Sequence[Tensor]:
         """The buffers as they are now: a forward pass may assign new ones."""
         return [owner[name] for owner, name in self._buffer_places]
-
-    def _live_parameters(self) -> Sequence[Tensor]:
-        return [p for model in self._prepared.models for p in model.parameters()]
 
     def _live_groups(self) -> Sequence[dict[str, Any]]:
         optimizers: Sequence[torch.optim.Optimizer] = self._prepared.optimizers

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gangline.worker.checks.latecomers import OwnTensors
 from gangline.worker.checks.replicas import Replicas
-from gangline.worker.gradients.buffers import WholeNumbers
 from gangline.worker.sync.strategy import GroupLost, KeptAt
 from gangline.worker.telling.reports import tell_epoch, tell_links, tell_pacing
 from gangline.worker.together.alike import meet_in
@@ -47,7 +47,7 @@ class EpochWalk:
         self._walk = walk
         self._keeping = keeping
         self._batches = gear.batches
-        self._whole_numbers = WholeNumbers(gear.prepared.models)
+        self._own_tensors = OwnTensors(gear.prepared.models)
         self._replicas = Replicas(gear.prepared.models)
         self._first_step = 0
         """The step with which the loop began the present epoch."""
@@ -252,19 +252,19 @@ class EpochWalk:
         return self._gear.departure.has_left
 
     def _meet_members(self) -> None:
-        """All members of the group have come to the end, with the same whole numbers and parameters."""
-        gear, numbers = self._gear, self._whole_numbers
+        """All members of the group have come to the end, with models that are the same."""
+        gear, own = self._gear, self._own_tensors
         epoch = self._progress.position.epoch
         meet = meet_in(
             _END,
             worker=gear.session.place.worker,
-            checksums=numbers.checksums,
+            checksums=own.checksums,
             figures=self._replicas.figures,
         )
-        met = self._calls.make(meet, what=_END, before=numbers.look)
+        met = self._calls.make(meet, what=_END, before=own.look)
         if met["figures"]:
             self._replicas.check(met["figures"], size=met["size"], epoch=epoch)
-        numbers.warn_of(met["differing"], is_main=gear.rank_now() == 0)
+        own.warn_of(met["differing"], is_main=gear.rank_now() == 0)
 
     def _meet_others(self) -> bool:
         """Waits for other groups, where there are any; False where there is more to do."""

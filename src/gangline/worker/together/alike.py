@@ -80,7 +80,7 @@ def meet_in(
 
 
 def _joined(checksums: Mapping[str, int]) -> int:
-    return crc32(msgspec.msgpack.encode(list(checksums.values())))
+    return crc32(msgspec.msgpack.encode(sorted(checksums.items())))
 
 
 def _squared(checksum: int) -> Tensor:
@@ -95,9 +95,11 @@ def _is_one(sums: Tensor, size: int) -> bool:
 
 
 def _differing(group: Group, own: Mapping[str, int]) -> list[str]:
-    said = msgspec.msgpack.encode(list(own.values()))
-    rows = [msgspec.msgpack.decode(row, type=list[int]) for row in gather_bytes(group, said)]
-    return [name for name, *column in zip(own, *rows, strict=True) if len(set(column)) > 1]
+    """The names of those that are not the same on all members, or that some do not have."""
+    said = msgspec.msgpack.encode(dict(own))
+    rows = [msgspec.msgpack.decode(row, type=dict[str, int]) for row in gather_bytes(group, said)]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if len({row.get(name) for row in rows}) > 1]
 
 
 def _describe(group: Group, name: str, worker: int) -> str:

@@ -100,6 +100,8 @@ def test_equal_checksums_cost_no_exchange_beyond_the_meeting(count: int) -> None
         ([{"a": 1, "b": 2}, {"a": 1, "b": 3}], ["b"]),
         ([{"a": 1, "b": TOP}, {"a": 0, "b": TOP - 1}, {"a": 1, "b": TOP}], ["a", "b"]),
         ([{"a": 1, "b": 2}, {"a": 2, "b": 1}], ["a", "b"]),
+        ([{"a": 1}, {"a": 1, "b": 2}], ["b"]),
+        ([{"a": 1}, {"b": 1}], ["a", "b"]),
     ],
 )
 def test_the_names_of_what_differs_are_found_on_all_workers(
