@@ -256,6 +256,67 @@ def own_bare_parameters(own: Own) -> Iterator[Tensor]:
         yield flat(weights)
 
 
+# --- an optimizer around another one -----------------------------------------------------------------
+
+
+class Sharp(torch.optim.Optimizer):
+    """Sharpness-aware minimisation, as it is usually written: two steps around a second pass."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"rho": 0.05})
+        self.base_optimizer = torch.optim.SGD(self.param_groups, lr=0.2, momentum=0.9)
+        self.param_groups = self.base_optimizer.param_groups
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        own = [one for group in self.param_groups for one in group["params"]]
+        norm = torch.stack([parameter.grad.norm() for parameter in own]).norm()
+        for parameter in own:
+            self.state[parameter]["old"] = parameter.clone()
+            parameter.add_(parameter.grad, alpha=0.05 / float(norm))
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.copy_(self.state[parameter]["old"])
+        self.base_optimizer.step()
+        self.zero_grad()
+
+
+def own_sharp(own: Own) -> Iterator[Tensor]:
+    model = nn.Sequential(nn.Linear(4, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
+    optimizer = Sharp(model.parameters())
+    loader = DataLoader(vectors(21), batch_size=8)
+    model, optimizer, _, loader = own.prepare(model, optimizer, optimizer.base_optimizer, loader)
+    yield from be_sharp(model, optimizer, loader)
+
+
+def be_sharp(model: Any, optimizer: Any, loader: Any) -> Iterator[Tensor]:
+    for x, y in loader:
+        F.mse_loss(model(x), y).backward()
+        optimizer.first_step()
+        F.mse_loss(model(x), y).backward()
+        optimizer.second_step()
+        yield flat(model)
+
+
+def sharp_message() -> str:
+    """What is said where the inner optimizer is not prepared."""
+    model: Any = nn.Linear(4, 1, dtype=torch.float64)
+    optimizer: Any = Sharp(model.parameters())
+    gangline.init(timeout_s=30)
+    model, optimizer, loader = gangline.prepare(
+        model, optimizer, DataLoader(vectors(16), batch_size=8)
+    )
+    try:
+        list(be_sharp(model, optimizer, loader))
+    except gangline.GanglineError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
 # --- loaders of other kinds --------------------------------------------------------------------------
 
 

@@ -15,13 +15,14 @@ from bodies_own_loops import (
     lbfgs,
     lbfgs_or_message,
     run_own,
+    sharp_message,
 )
 
 if TYPE_CHECKING:
     from gangline.testing import WorkerPool
 
 TOLERANCE = 1e-12
-NO_WINDOWS = {"reinforce", "bare_parameters"}
+NO_WINDOWS = {"reinforce", "bare_parameters", "sharp"}
 """Loops that do not use our accumulation windows."""
 
 
@@ -64,6 +65,14 @@ def test_lbfgs_is_refused_by_all_when_there_are_several_workers(worker_pool: Wor
     for message in worker_pool.run(lbfgs_or_message, 2):
         assert message.startswith("UnsupportedError: LBFGS evaluates the loss several times")
         assert message.endswith("or train with one worker")
+
+
+def test_an_optimizer_inside_of_a_prepared_one_is_asked_for_by_name(
+    worker_pool: WorkerPool,
+) -> None:
+    for message in worker_pool.run(sharp_message, 2):
+        assert message.startswith("UsageError: the SGD optimizer that the prepared Sharp has")
+        assert "gangline.prepare(model, optimizer, optimizer.base_optimizer, loader)" in message
 
 
 MISUSES = {

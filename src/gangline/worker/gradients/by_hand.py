@@ -107,15 +107,30 @@ def refuse_other_optimizers(
         if any(id(parameter) in own for parameter in optimizer_parameters(optimizer)):
             if is_early:
                 raise UnsupportedError(_STEP_IN_BACKWARD.format(type(optimizer).__name__))
-            what = "it was not given" if prepared else "it was given none"
-            raise UsageError(
-                f"a {type(optimizer).__name__} optimizer updates the prepared model, and prepare() "
-                f"does not know it ({what}): its state would differ between workers. Make all "
-                "optimizers first, and call "
-                "model, optimizer, loader = gangline.prepare(model, optimizer, loader)"
-            )
+            raise UsageError(_describe_unknown(optimizer, prepared))
 
     return register_optimizer_step_pre_hook(check)
+
+
+def _describe_unknown(optimizer: Optimizer, prepared: Sequence[Optimizer]) -> str:
+    kind = type(optimizer).__name__
+    held = (
+        (one, name) for one in prepared for name, part in vars(one).items() if part is optimizer
+    )
+    for owner, name in held:
+        around = type(owner).__name__
+        return (
+            f"the {kind} optimizer that the prepared {around} has as its {name} updates the prepared "
+            f"model outside of {around}.step(), as SAM's second_step() does: prepare() does not know "
+            "it, and its state would differ between workers. Give prepare() both: "
+            f"gangline.prepare(model, optimizer, optimizer.{name}, loader)"
+        )
+    what = "it was not given" if prepared else "it was given none"
+    return (
+        f"a {kind} optimizer updates the prepared model, and prepare() does not know it ({what}): its "
+        "state would differ between workers. Make all optimizers first, and call "
+        "model, optimizer, loader = gangline.prepare(model, optimizer, loader)"
+    )
 
 
 def check_windows(prepared: Prepared) -> None:
