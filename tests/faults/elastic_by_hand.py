@@ -110,6 +110,36 @@ def decayed(parts: Parts) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+class Totals:
+    """The losses of all samples, added up over all workers."""
+
+    def __init__(self) -> None:
+        self.values = torch.zeros(2)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": self.values}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.values = state["values"]
+
+
+def summed(parts: Parts) -> dict[str, Any]:
+    """Every step's losses are summed over all workers, before the step is made."""
+    model, totals = mlp(), Totals()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader(), stateful=(totals,))
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            count = 0 if not parts.is_alone and gangline.is_ghost() else len(x)
+            own = torch.tensor([loss.item() * count, count])
+            totals.values = totals.values + (own if parts.is_alone else gangline.sum(own))
+            optimizer.step()
+    return {**describe([model], [optimizer]), "totals": totals.values}
+
+
 def scaled_windows(parts: Parts) -> dict[str, Any]:
     """A scaler, whose scale is part of every loss, in windows that the loop counts itself."""
     model, counter = mlp(), Counter()

@@ -15,7 +15,7 @@ from elastic_jobs import judge, kill, run_with
 
 from cases import quick_of
 
-LOOPS = ["perturbed", "shrunk", "scaled_windows", "own_optimizer", "decayed"]
+LOOPS = ["perturbed", "shrunk", "scaled_windows", "own_optimizer", "decayed", "summed"]
 PLACES = ["forward", "exchange", "update", "between"]
 QUICK = [("perturbed", "exchange"), ("perturbed", "update"), ("shrunk", "update")]
 QUICK += [("scaled_windows", "forward"), ("own_optimizer", "exchange")]
