@@ -3,9 +3,9 @@
 
 A hook in a backward pass sees the gradient of this worker's own samples. Where it scales by a constant
 or masks, the sum over the workers is what one process would have made. Where it does anything else, as
-clipping and noise do, the result depends on the shares. What a hook on a parameter does is seen when
-it is called. A hook of a module is not touched, as it is copied and saved with its model: its code
-tells whether it can return a gradient at all.
+clipping and noise do, the result depends on the shares. What a hook on a parameter or an activation
+does is seen when it is called. A hook of a module is not touched, as it is copied and saved with its
+model: its code tells whether it can return a gradient at all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
@@ -40,7 +41,7 @@ Hooks = dict[int, Any]
 
 
 class GradientHooks:
-    """Looks for hooks of the user's own on the prepared parameters and modules."""
+    """Looks for hooks of the user's own on parameters, activations and modules."""
 
     def __init__(
         self, models: Sequence[nn.Module], slots: Sequence[Slot], *, is_shared: Callable[[], bool]
@@ -54,12 +55,15 @@ class GradientHooks:
         self._has_warned = False
         self._replaced: list[tuple[Hooks, int, Any, Any]] = []
         """The hooks in whose place others are that watch them."""
+        self._register_hook = torch.Tensor.register_hook
+        torch.Tensor.register_hook = self._watch_activations()  # type: ignore[method-assign]
 
     def look(self) -> None:
         """Finds hooks that were put on something since the last time."""
         if RemovableHandle.next_id == self._next_hook and self._is_shared() == self._was_shared:
             return
         self._next_hook, self._was_shared = RemovableHandle.next_id, self._is_shared()
+        self._replaced = [one for one in self._replaced if one[0].get(one[1]) is one[2]]
         for slot in self._slots:
             self._watch(slot.parameter._backward_hooks or {}, slot.name, self._watch_fresh)
             self._watch(
@@ -70,7 +74,8 @@ class GradientHooks:
                 self._note(f"the hook {_describe(hook)} of {where} ({kind})")
 
     def close(self) -> None:
-        """Puts the hooks back that were replaced."""
+        """Puts the hooks back that were replaced, and torch's own function."""
+        torch.Tensor.register_hook = self._register_hook  # type: ignore[method-assign]
         for hooks, number, watched, hook in self._replaced:
             if hooks.get(number) is watched:
                 hooks[number] = hook
@@ -81,27 +86,42 @@ class GradientHooks:
         self._has_warned = True
         warnings.warn(f"{found} {_WHY}", UserWarning, stacklevel=find_caller().depth)
 
+    # --- activations -----------------------------------------------------------------------------
+
+    def _watch_activations(self) -> Callable[[Tensor, Any], Any]:
+        """`Tensor.register_hook`, by which hooks of tensors that have a history are watched."""
+        original: Callable[[Tensor, Any], Any] = self._register_hook
+
+        @functools.wraps(original)
+        def register_hook(tensor: Tensor, hook: Any) -> Any:
+            if tensor.grad_fn is not None and not _is_of(hook, "gangline"):
+                what = f"an activation of the shape {tuple(tensor.shape)}"
+                hook = self._watch_fresh(what, hook)
+            return original(tensor, hook)
+
+        return register_hook
+
     # --- parameters ------------------------------------------------------------------------------
 
     def _watch(self, hooks: Hooks, name: str, watch: Callable[[str, Any], Any]) -> None:
         for number, hook in list(hooks.items()):
             if not _is_of(hook, "gangline"):
-                hooks[number] = watched = watch(name, hook)
+                hooks[number] = watched = watch(f"parameter {name!r}", hook)
                 self._replaced.append((hooks, number, watched, hook))
 
-    def _watch_fresh(self, name: str, hook: Callable[[Tensor], Tensor | None]) -> Any:
+    def _watch_fresh(self, what: str, hook: Callable[[Tensor], Tensor | None]) -> Any:
         def watched(gradient: Tensor) -> Tensor | None:
             version = gradient._version
             result = hook(gradient)
             is_kept = result is None or result is gradient
             if not is_kept or gradient._version != version:
                 kind = "Tensor.register_hook"
-                self._note(f"the hook {_describe(hook)} of parameter {name!r} ({kind})")
+                self._note(f"the hook {_describe(hook)} of {what} ({kind})")
             return result
 
         return watched
 
-    def _watch_added(self, name: str, hook: Callable[[Tensor], Any]) -> Any:
+    def _watch_added(self, what: str, hook: Callable[[Tensor], Any]) -> Any:
         def watched(parameter: Tensor) -> Any:
             gradient = parameter.grad
             version = 0 if gradient is None else gradient._version
@@ -109,7 +129,7 @@ class GradientHooks:
             is_kept = gradient is parameter.grad
             if not is_kept or (gradient is not None and gradient._version != version):
                 kind = "Tensor.register_post_accumulate_grad_hook"
-                self._note(f"the hook {_describe(hook)} of parameter {name!r} ({kind})")
+                self._note(f"the hook {_describe(hook)} of {what} ({kind})")
             return result  # torch refuses anything but None
 
         return watched

@@ -67,7 +67,11 @@ def network() -> nn.Sequential:
 
 
 def warnings_of(
-    model: nn.Module, put: Callable[[Any], Any] = lambda model: None, *, workers: int = 2
+    model: nn.Module,
+    put: Callable[[Any], Any] = lambda model: None,
+    *,
+    workers: int = 2,
+    called: Any = None,
 ) -> list[str]:
     """What is said in two backward passes, the hooks being put on before the second one."""
     hooks = GradientHooks([model], build_layout([model], []).slots, is_shared=lambda: workers > 1)
@@ -77,7 +81,7 @@ def warnings_of(
             if turn == 1:
                 put(model)
             hooks.look()
-            model(torch.ones(5, 3)).sum().backward()
+            (model if called is None else called)(torch.ones(5, 3)).sum().backward()
     hooks.close()
     return [str(one.message) for one in caught if "whole batch" in str(one.message)]
 
@@ -133,6 +137,29 @@ def test_a_hook_that_changes_gradients_is_named_once(put: Callable[[Any], Any], 
 def test_a_hook_that_only_looks_is_not(put: Callable[[Any], Any]) -> None:
     model = network()
     assert not warnings_of(model, put)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_hook_on_an_activation_is_watched(is_compiled: bool) -> None:
+    class Clipped(nn.Module):
+        def __init__(self, hook: Any) -> None:
+            super().__init__()
+            self.layers, self.hook = network(), hook
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.layers.first(x)
+            hidden.register_hook(self.hook)
+            return self.layers.last(hidden)
+
+    plain = torch.Tensor.register_hook
+    for hook, count in ((clip, 1), (watch, 0)):
+        model = Clipped(hook)
+        called: Any = torch.compile(model, backend="eager") if is_compiled else model
+        messages = warnings_of(model, called=called)
+        assert len(messages) == count
+        assert is_compiled or all("clip (test_hooks.py:" in one for one in messages)
+        assert all("an activation of the shape (5, 4)" in one for one in messages)
+    assert torch.Tensor.register_hook is plain
 
 
 def test_alone_every_hook_sees_the_whole_batch() -> None:
