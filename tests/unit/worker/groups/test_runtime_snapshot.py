@@ -158,3 +158,16 @@ def test_a_fresh_optimizer_takes_over_the_state_of_a_used_one() -> None:
     assert fresh.optimizer.state_dict()["state"] == {}
     Snapshot(fresh.prepared).load(copy.deepcopy(Snapshot(ahead.prepared).export()))
     assert_same(fresh.describe(), ahead.describe())
+
+
+def test_state_of_another_dtype_than_its_parameter_is_copied_as_it_is() -> None:
+    ahead, fresh = Parts(0), Parts(1, steps=0)
+    for state in ahead.optimizer.state.values():
+        state["exp_avg"] = state["exp_avg"].bfloat16()
+        state["exp_avg_sq"] = state["exp_avg_sq"].double()
+    Snapshot(fresh.prepared).load(copy.deepcopy(Snapshot(ahead.prepared).export()))
+    for one, other in zip(
+        ahead.optimizer.state.values(), fresh.optimizer.state.values(), strict=True
+    ):
+        assert [value.dtype for value in one.values()] == [value.dtype for value in other.values()]
+    assert_same(fresh.describe(), ahead.describe())
