@@ -156,8 +156,8 @@ class BatchWalk:
             self._recovery.recover()
         view = gear.views.at(progress.position.step)
         if not departure.has_left and departure.is_due(view):
-            self._recovery.leave()
-        if view.group != self._membership.group and not departure.has_left:
+            self._recovery.part()
+        elif view.group != self._membership.group and not departure.has_left:
             self._recovery.enter(view)
         if not departure.has_left and (progress.is_void or progress.must_cut):
             self._recovery.restart()
