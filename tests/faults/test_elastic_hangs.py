@@ -197,6 +197,30 @@ def test_the_others_wait_for_a_worker_that_is_slow(tmp_path: Path) -> None:
     assert regroups(outcome) == []
 
 
+@pytest.mark.slow
+def test_a_worker_that_comes_back_epochs_later_is_told_what_the_others_were(tmp_path: Path) -> None:
+    """It would leave its loop, if it were alone at the ends of the epochs that it has missed."""
+    setup = Setup(loop="counting", epochs=16, think_s=0.05, call="sum")
+    faults = [hang(1, 3, "forward", 4.0)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    first, second, third = (result["found_after"] for result in outcome.results.values())
+    assert first == second == third
+    assert set(first.values()) == {2, 3}
+
+
+@pytest.mark.slow
+def test_a_worker_that_leaves_its_loop_where_the_others_went_on_ends_with_an_error(
+    tmp_path: Path,
+) -> None:
+    """What the workers gathered is too large to be kept for long."""
+    setup = Setup(loop="counting", epochs=16, think_s=0.05, call="gather")
+    outcome = run_with(tmp_path, setup, [hang(1, 3, "forward", 4.0)])
+    assert outcome.exit_codes == [0, 1, 0], report(outcome)
+    assert "LeftBehindError: this worker came, or came back, when" in outcome.outputs[1]
+    assert_nothing_lost(outcome, setup, finishers=[0, 2])
+
+
 AFTER_EPOCH = 5
 """The last step of the first epoch."""
 

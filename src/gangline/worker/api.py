@@ -193,6 +193,8 @@ def epochs(count: int) -> Iterator[int]:
             return
         if not training.epochs.take_rest():  # else somebody was lost at the very end of the epoch
             epoch = max(epoch + 1, training.epoch)
+    if training is not None:
+        training.progress.is_through = True
 
 
 def steps(count: int) -> Iterator[int]:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from gangline.worker.session import Session
 
 
-def farewell(*, has_left: bool) -> str:
-    """Why this worker says goodbye, as it ends."""
+def farewell(*, has_left: bool, is_behind: bool) -> str:
+    """Why this worker says goodbye, as it ends: perhaps behind the others, which go on."""
     if has_left:
         return LEFT
-    return FINISHED if ending_error() is None else BROKEN
+    return FINISHED if ending_error() is None and not is_behind else BROKEN
 
 
 class LeaveSignal:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gangline.spec.position import VOID
 from gangline.worker.gradients.by_hand import warn_of_windows
 from gangline.worker.sync.strategy import KeptAt
 from gangline.worker.telling.reports import tell_step
@@ -73,7 +72,7 @@ class BatchWalk:
         # The parts of a window are of one step: the calls made in them are counted on.
         calls = progress.position.calls if handout.micro else 0
         progress.move(handed_out=handout.step, calls=calls)
-        self._membership.forget(lambda key: key[0] == VOID or progress.position.is_behind(key))
+        self._membership.forget_behind(progress.position)
         self._gear.gradients.start(
             batch.weight,
             is_update=handout.is_update,
