@@ -377,6 +377,22 @@ def counting(parts: Parts) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+def unfreezing(parts: Parts) -> dict[str, Any]:
+    """The first layer trains from the third epoch on; who is not there then does not unfreeze it."""
+    model = mlp()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for epoch in parts.epochs():
+        if epoch == 2:
+            model[0].requires_grad_(True)
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
 def fetching(parts: Parts) -> dict[str, Any]:
     """Before `prepare`, the main worker is killed while it does what the others wait for."""
     found = ""

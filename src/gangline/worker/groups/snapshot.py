@@ -125,6 +125,7 @@ class Snapshot:
         """This worker's whole state, as another one can `load` it."""
         return {
             "parameters": self._kept.parameters or [p.detach() for p in self._live_parameters()],
+            "trainable": [p.requires_grad for p in self._live_parameters()],
             "optimizers": [opt.state_dict()["state"] for opt in self._prepared.optimizers],
             "buffers": self._kept.buffers,
             "groups": self._kept.groups,
@@ -136,7 +137,11 @@ class Snapshot:
 
     def load(self, exported: dict[str, Any]) -> None:
         """Becomes like the worker that exported this."""
-        _copy_all(exported["parameters"], self._live_parameters())
+        parameters = self._live_parameters()
+        _copy_all(exported["parameters"], parameters)
+        # The loop may have frozen or unfrozen some, in an epoch that this worker was not there for.
+        for parameter, is_trainable in zip(parameters, exported["trainable"], strict=True):
+            parameter.requires_grad_(is_trainable)
         for optimizer, state in zip(self._prepared.optimizers, exported["optimizers"], strict=True):
             optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
         self._noted = None
