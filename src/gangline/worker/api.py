@@ -328,6 +328,7 @@ def shutdown() -> None:
 def _end() -> None:
     """The script has ended. An end that loses a step is none that may pass for a good one."""
     training, error = _job.training, None
+    has_run_out = training is not None and training.has_left and _is_out_of_batches(ending_error())
     if training is not None and ending_error() is None:
         try:
             training.finish()
@@ -335,8 +336,21 @@ def _end() -> None:
         except Exception as failure:
             error = failure
     shutdown()
+    if has_run_out:
+        sys.stderr.write(
+            "gangline: this worker has left the job, as it was asked to. There are no more batches for "
+            "its loop, which ended by a StopIteration: that is no failure\n"
+        )
     if error is not None:
         traceback.print_exception(error)
+    if error is not None or has_run_out:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)  # an exception at this point would not change the exit code
+        os._exit(0 if has_run_out else 1)  # an exception at this point would not change it
+
+
+def _is_out_of_batches(error: BaseException | None) -> bool:
+    """Whether a script ended because its loop asked a loader by `next`, which had nothing more."""
+    return isinstance(error, StopIteration) or (
+        error is not None and isinstance(error.__cause__, StopIteration)
+    )
