@@ -735,6 +735,23 @@ def carried(parts: Parts) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+def carrying(parts: Parts) -> dict[str, Any]:
+    """Carries a hidden state of the size of a batch on, which a worker's share does not stay."""
+    cell, head = nn.RNNCell(FEATURES, 8), nn.Linear(8, CLASSES)
+    model = nn.ModuleList([cell, head])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    hidden = None
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            hidden = torch.zeros(len(x), 8) if hidden is None else hidden.detach()
+            optimizer.zero_grad()
+            hidden = cell(x, hidden)
+            F.cross_entropy(head(hidden), y).backward()
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
 class Buckets:
     """A batch sampler whose batches have many sizes."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.spec.sync import parse_sync
 from gangline.worker.checkpoint.writer import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
+from gangline.worker.ending import HAS_LEFT, explain_size, is_out_of_batches
 from gangline.worker.gradients import backward
 from gangline.worker.job import job as _job
 from gangline.worker.memory import ending_error
@@ -328,7 +329,10 @@ def shutdown() -> None:
 def _end() -> None:
     """The script has ended. An end that loses a step is none that may pass for a good one."""
     training, error = _job.training, None
-    has_run_out = training is not None and training.has_left and _is_out_of_batches(ending_error())
+    has_run_out = training is not None and training.has_left and is_out_of_batches(ending_error())
+    note = HAS_LEFT if has_run_out else ""
+    if training is not None and not has_run_out:
+        note = explain_size(ending_error(), training)
     if training is not None and ending_error() is None:
         try:
             training.finish()
@@ -336,21 +340,10 @@ def _end() -> None:
         except Exception as failure:
             error = failure
     shutdown()
-    if has_run_out:
-        sys.stderr.write(
-            "gangline: this worker has left the job, as it was asked to. There are no more batches for "
-            "its loop, which ended by a StopIteration: that is no failure\n"
-        )
+    sys.stderr.write(note)
     if error is not None:
         traceback.print_exception(error)
     if error is not None or has_run_out:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0 if has_run_out else 1)  # an exception at this point would not change it
-
-
-def _is_out_of_batches(error: BaseException | None) -> bool:
-    """Whether a script ended because its loop asked a loader by `next`, which had nothing more."""
-    return isinstance(error, StopIteration) or (
-        error is not None and isinstance(error.__cause__, StopIteration)
-    )

@@ -43,12 +43,22 @@ class BatchWalk:
         self._is_elastic = client is not None and client.is_elastic
         self._is_filling = False
         """Whether the loop gets the other parts of a window of a lost group, which count nothing."""
+        self._last_two: tuple[Handout | None, Handout | None] = (None, None)
         self.cross_epoch: Callable[[], None] = lambda: None
         """Called before the first batch of the next epoch is taken up, where it was fetched ahead."""
+
+    @property
+    def sizes(self) -> tuple[int, int] | None:
+        """The shares of the last two batches, where they differ though the batches are as large."""
+        before, last = self._last_two
+        if before is None or last is None or before.total != last.total:
+            return None
+        return None if before.share == last.share else (before.share, last.share)
 
     def hand_out(self, handout: Handout, weight: float | Future[float], batch: Any) -> None:
         """The loop gets a batch: to compute it now, or behind those that it has fetched before."""
         self._batches.add(handout, weight, batch, is_void=self._is_filling)
+        self._last_two = (self._last_two[1], handout)
         self._gear.clock.handed_out()
         if self._batches.present is None:
             self._take_up()

@@ -69,7 +69,7 @@ class Training:
         self.keeping = Keeping(gear, progress, instruments.checkpointer)
         self.calls = CollectiveCalls(gear, progress, self.recovery)
         exchange = StepExchange(gear, self.recovery, reduction=instruments.reduction)
-        walk = BatchWalk(gear, progress, self.recovery, exchange, self.keeping)
+        self._walk = walk = BatchWalk(gear, progress, self.recovery, exchange, self.keeping)
         self.epochs = EpochWalk(gear, progress, self.recovery, self.calls, walk, self.keeping)
         self.cutting = Cutting(gear, progress, self.calls)
         self.passes = BackwardPasses(
@@ -118,6 +118,11 @@ class Training:
         """What the batch is that the loop is at, for the questions that it asks."""
         shown = self.gear.batches.shown
         return None if shown is None else shown.handout
+
+    @property
+    def sizes(self) -> tuple[int, int] | None:
+        """This worker's share of the last batch but one, and of the last, where they differ."""
+        return self._walk.sizes
 
     @property
     def has_left(self) -> bool:
