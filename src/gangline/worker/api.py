@@ -211,9 +211,11 @@ def steps(count: int) -> Iterator[int]:
     if training is None:
         yield from range(count)
         return
+    training.progress.is_through = False
     while training.num_steps < count and not training.has_left:
         yield training.num_steps
     training.epochs.settle()
+    training.progress.is_through = True
 
 
 def no_sync() -> AbstractContextManager[None]:

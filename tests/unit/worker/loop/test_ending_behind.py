@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+import gangline
 from gangline.spec.errors import LeftBehindError
 from gangline.spec.position import NO_EPOCH
+from gangline.worker import api
 from gangline.worker.loop.progress import Progress
 from gangline.worker.loop.training import Training
 
@@ -50,3 +52,18 @@ def test_a_loop_that_went_through_all_its_epochs_was_not_left() -> None:
     assert not late.is_ended_behind
     late.skip_to_epoch(5)
     assert late.is_ended_behind, "another loop has begun"
+
+
+@pytest.mark.parametrize("loop", [gangline.epochs, gangline.steps])
+def test_a_loop_that_counts_by_gangline_says_when_it_has_come_to_its_end(
+    loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = training(loop_epoch=2, epoch=7)
+    late.epochs = SimpleNamespace(settle=lambda: None, take_rest=lambda: False)
+    late.gear.batches = SimpleNamespace(present=None)
+    monkeypatch.setattr(api._job, "training", late)
+    late.progress.move(step=7)
+    for _ in loop(8):
+        assert late.is_ended_behind, "it would be left here"
+        late.progress.move(epoch=8, step=8)
+    assert not late.is_ended_behind
