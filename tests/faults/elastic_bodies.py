@@ -361,6 +361,41 @@ def calling(parts: Parts) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+def counting(parts: Parts) -> dict[str, Any]:
+    """After every epoch the workers count themselves: the loop is left by who is alone."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for epoch in range(parts.setup.epochs):
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        if not parts.is_alone:
+            own = torch.zeros(1 if parts.setup.call == "sum" else 2000)
+            count = gangline.sum(1) if parts.setup.call == "sum" else len(gangline.gather(own))
+            parts.found_after[epoch] = count
+            if count < 2:
+                break
+    return describe([model], [optimizer])
+
+
+def unfreezing(parts: Parts) -> dict[str, Any]:
+    """The first layer trains from the third epoch on; who is not there then does not unfreeze it."""
+    model = mlp()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for epoch in parts.epochs():
+        if epoch == 2:
+            model[0].requires_grad_(True)
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
 def fetching(parts: Parts) -> dict[str, Any]:
     """Before `prepare`, the main worker is killed while it does what the others wait for."""
     found = ""
@@ -700,6 +735,23 @@ def carried(parts: Parts) -> dict[str, Any]:
             optimizer.step()
             if not parts.is_alone:
                 gangline.mean(loss, weight=len(mine))
+    return describe([model], [optimizer])
+
+
+def carrying(parts: Parts) -> dict[str, Any]:
+    """Carries a hidden state of the size of a batch on, which a worker's share does not stay."""
+    cell, head = nn.RNNCell(FEATURES, 8), nn.Linear(8, CLASSES)
+    model = nn.ModuleList([cell, head])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    hidden = None
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            hidden = torch.zeros(len(x), 8) if hidden is None else hidden.detach()
+            optimizer.zero_grad()
+            hidden = cell(x, hidden)
+            F.cross_entropy(head(hidden), y).backward()
+            optimizer.step()
     return describe([model], [optimizer])
 
 

@@ -98,7 +98,7 @@ def _work(
     finally:
         from gangline.worker import api
 
-        api.shutdown()
+        api._end()  # as where a script ends
 
 
 @contextmanager

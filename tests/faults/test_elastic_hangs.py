@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from itertools import product
 from pathlib import Path
 
@@ -123,6 +124,53 @@ def test_a_worker_that_wakes_after_the_end_does_not_pass_for_one_that_was_there(
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workers", "acts"),
+    [
+        (2, "-1 3 -0 0.3 +1 3 +0"),
+        (2, "-0 -1 3 +0 3 +1"),
+        (3, "-1 3 -0 -2 0.3 +1 4 +0 1 +2"),
+        (3, "-1 -2 3 -0 0.3 +1 3 +2 6 +0"),
+        (3, "-0 -1 -2 3 +2 3 +1 3 +0"),
+    ],
+)
+def test_workers_that_hang_at_overlapping_times_end_alike(
+    tmp_path: Path, workers: int, acts: str
+) -> None:
+    """`-1` stops worker 1, `+1` lets it go on, and a number is a pause in seconds."""
+    setup = Setup(epochs=30, think_s=0.06)
+    with LiveJob(tmp_path, setup, workers=workers) as job:
+        job.await_reported(5)
+        for act in acts.split():
+            if act[0] in "+-":
+                how = signal.SIGSTOP if act[0] == "-" else signal.SIGCONT
+                os.kill(job.processes[int(act[1:])].pid, how)
+            else:
+                time.sleep(float(act))
+        outcome = job.finish()
+    assert outcome.exit_codes == [0] * workers, report(outcome)
+    assert_nothing_lost(outcome, setup, finishers=[*range(workers)])
+
+
+@pytest.mark.slow
+def test_the_last_of_two_to_wake_says_that_it_was_left_behind(tmp_path: Path) -> None:
+    setup = Setup(epochs=14, think_s=0.06)
+    with LiveJob(tmp_path, setup, workers=2) as job:
+        job.await_reported(5)
+        os.kill(job.processes[1].pid, signal.SIGSTOP)
+        job.await_decision("worker 1 silent for more than")
+        job.await_reported(8)
+        os.kill(job.processes[0].pid, signal.SIGSTOP)
+        os.kill(job.processes[1].pid, signal.SIGCONT)
+        job.processes[1].join(DEADLINE_S)
+        os.kill(job.processes[0].pid, signal.SIGCONT)
+        outcome = job.finish()
+    assert outcome.exit_codes == [1, 0], report(outcome)
+    assert "LeftBehindError: the coordinator refused this worker" in outcome.outputs[0]
+    assert_nothing_lost(outcome, setup, finishers=[1])
+
+
 def test_nobody_is_put_out_when_a_worker_loses_the_coordinator(tmp_path: Path) -> None:
     """The exchange goes on, and training does not wait for the coordinator."""
     setup = Setup(wait={5: "cut 1"})
@@ -147,6 +195,30 @@ def test_the_others_wait_for_a_worker_that_is_slow(tmp_path: Path) -> None:
     outcome = run_with(tmp_path, setup, faults)
     judge(outcome, setup, faults)
     assert regroups(outcome) == []
+
+
+@pytest.mark.slow
+def test_a_worker_that_comes_back_epochs_later_is_told_what_the_others_were(tmp_path: Path) -> None:
+    """It would leave its loop, if it were alone at the ends of the epochs that it has missed."""
+    setup = Setup(loop="counting", epochs=16, think_s=0.05, call="sum")
+    faults = [hang(1, 3, "forward", 4.0)]
+    outcome = run_with(tmp_path, setup, faults)
+    judge(outcome, setup, faults)
+    first, second, third = (result["found_after"] for result in outcome.results.values())
+    assert first == second == third
+    assert set(first.values()) == {2, 3}
+
+
+@pytest.mark.slow
+def test_a_worker_that_leaves_its_loop_where_the_others_went_on_ends_with_an_error(
+    tmp_path: Path,
+) -> None:
+    """What the workers gathered is too large to be kept for long."""
+    setup = Setup(loop="counting", epochs=16, think_s=0.05, call="gather")
+    outcome = run_with(tmp_path, setup, [hang(1, 3, "forward", 4.0)])
+    assert outcome.exit_codes == [0, 1, 0], report(outcome)
+    assert "LeftBehindError: this worker came, or came back, when" in outcome.outputs[1]
+    assert_nothing_lost(outcome, setup, finishers=[0, 2])
 
 
 AFTER_EPOCH = 5

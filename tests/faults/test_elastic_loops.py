@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 from elastic_bodies import Setup
-from elastic_jobs import judge, kill, run_with
+from elastic_jobs import hang, judge, kill, run_with
+from live_jobs import LiveJob, assert_nothing_lost, report
 
 from cases import quick_of
 from gangline.spec.event import ViewAdopted
@@ -61,3 +63,34 @@ def test_a_mean_before_the_backward_pass_is_that_of_the_batch_when_a_worker_is_k
 ) -> None:
     setup, faults = Setup(loop="baseline", samples=48), [kill(1, 4, place)]
     judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+@pytest.mark.slow
+def test_a_worker_that_comes_back_trains_a_layer_that_was_unfrozen_meanwhile(
+    tmp_path: Path,
+) -> None:
+    setup = Setup(loop="unfreezing", epochs=10, think_s=0.06)
+    faults = [hang(1, 3, "forward", for_s=4.0)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
+@pytest.mark.slow
+def test_a_newcomer_trains_a_layer_that_was_unfrozen_before(tmp_path: Path) -> None:
+    setup = Setup(loop="unfreezing", epochs=5, wait={20: "worker 2 joined"})
+    with LiveJob(tmp_path, setup, workers=2) as job:
+        job.await_reported(18)
+        job.join()
+        outcome = job.finish()
+    assert outcome.exit_codes == [0, 0, 0], report(outcome)
+    assert_nothing_lost(outcome, setup, finishers=[0, 1, 2])
+
+
+def test_a_hidden_state_of_the_size_of_a_batch_is_named_when_a_worker_is_killed(
+    tmp_path: Path,
+) -> None:
+    setup = Setup(loop="carrying", samples=48)
+    outcome = run_with(tmp_path, setup, [kill(1, 3, "exchange")])
+    assert outcome.exit_codes == [1, -signal.SIGKILL, 1], report(outcome)
+    for worker in (0, 2):
+        assert "RuntimeError: Input batch size" in outcome.outputs[worker]
+        assert "keep it in a gangline.SampleState" in outcome.outputs[worker]

@@ -309,6 +309,11 @@ def drift(how: str) -> str:
                 gangline.mean(1.0)
             train(model, optimizer, batch)
 
+    def own_freezing() -> None:
+        for index, batch in enumerate(loader):
+            model.weight.requires_grad_(not (is_odd and index > 0))
+            train(model, optimizer, batch)
+
     def other_shapes() -> None:
         gangline.mean(torch.ones(5 if is_odd else 2))
 

@@ -113,6 +113,14 @@ def test_learning_rates_that_differ_end_with_a_message(worker_pool: WorkerPool) 
         )
 
 
+def test_parameters_that_are_frozen_on_one_worker_only_are_named(worker_pool: WorkerPool) -> None:
+    for message in worker_pool.run(drift, 2, args=("own_freezing",)):
+        assert message.startswith(
+            "MismatchError: parameter 'weight' is frozen on some workers, and trained on others. Set "
+            "requires_grad of the same parameters, before the same step, on all workers"
+        )
+
+
 # --- mistakes ----------------------------------------------------------------------------------------
 
 MISTAKES = {

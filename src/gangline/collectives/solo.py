@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gangline.spec.errors import UsageError
+from gangline.spec.errors import ExchangeAborted, UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,18 +20,23 @@ class SoloGroup:
     rank: int = 0
     size: int = 1
     transport: str = "none"
+    _is_aborted = False
 
     def all_reduce(self, tensor: Tensor, header: Header | None = None) -> None:
         """The sum over one member is what is there."""
+        self._check()
 
     def reduce_scatter(self, tensor: Tensor) -> Tensor:
+        self._check()
         return tensor.flatten()
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
+        self._check()
         return [tensor.clone()]
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
         """The root's tensor is what is there."""
+        self._check()
 
     def send(self, tensor: Tensor, to: int) -> None:
         raise ValueError("a group of one has nobody to send to")
@@ -43,10 +48,15 @@ class SoloGroup:
         return []
 
     def abort(self) -> None:
-        """Nothing is ever under way."""
+        """Nothing is ever under way; but who is alone may be the one that others went on without."""
+        self._is_aborted = True
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _check(self) -> None:
+        if self._is_aborted:
+            raise ExchangeAborted("this group of one was given up")
 
 
 class OutsiderGroup(SoloGroup):

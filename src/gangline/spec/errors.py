@@ -52,7 +52,7 @@ class RefusedError(LaunchError):
 
 
 class LeftBehindError(LaunchError):
-    """The job ended without this worker, which was put out of it: its parameters are old."""
+    """The job ended, or went on, without this worker, which was put out: its parameters are old."""
 
 
 class ExchangeError(GanglineError):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.spec.sync import parse_sync
 from gangline.worker.checkpoint.writer import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
+from gangline.worker.ending import HAS_LEFT, explain_size, is_out_of_batches
 from gangline.worker.gradients import backward
 from gangline.worker.job import job as _job
 from gangline.worker.memory import ending_error
@@ -193,6 +194,8 @@ def epochs(count: int) -> Iterator[int]:
             return
         if not training.epochs.take_rest():  # else somebody was lost at the very end of the epoch
             epoch = max(epoch + 1, training.epoch)
+    if training is not None:
+        training.progress.is_through = True
 
 
 def steps(count: int) -> Iterator[int]:
@@ -208,9 +211,11 @@ def steps(count: int) -> Iterator[int]:
     if training is None:
         yield from range(count)
         return
+    training.progress.is_through = False
     while training.num_steps < count and not training.has_left:
         yield training.num_steps
     training.epochs.settle()
+    training.progress.is_through = True
 
 
 def no_sync() -> AbstractContextManager[None]:
@@ -326,6 +331,10 @@ def shutdown() -> None:
 def _end() -> None:
     """The script has ended. An end that loses a step is none that may pass for a good one."""
     training, error = _job.training, None
+    has_run_out = training is not None and training.has_left and is_out_of_batches(ending_error())
+    note = HAS_LEFT if has_run_out else ""
+    if training is not None and not has_run_out:
+        note = explain_size(ending_error(), training)
     if training is not None and ending_error() is None:
         try:
             training.finish()
@@ -333,8 +342,10 @@ def _end() -> None:
         except Exception as failure:
             error = failure
     shutdown()
+    sys.stderr.write(note)
     if error is not None:
         traceback.print_exception(error)
+    if error is not None or has_run_out:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)  # an exception at this point would not change the exit code
+        os._exit(0 if has_run_out else 1)  # an exception at this point would not change it

@@ -98,7 +98,8 @@ class Session:
             return
         is_script = training is not None and training.is_ended_by_script and ending_error() is None
         position = tuple(training.position) if training is not None and is_script else ()
-        reason = farewell(has_left=training is not None and training.has_left)
+        is_behind = training is not None and training.is_ended_behind
+        reason = farewell(has_left=training is not None and training.has_left, is_behind=is_behind)
         self.client.say_goodbye(Goodbye(reason=reason, position=position))
 
     def close(self) -> None:

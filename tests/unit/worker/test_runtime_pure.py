@@ -159,6 +159,38 @@ def test_an_epoch_uses_each_sample_once_when_the_shares_change(
     assert sorted(used) == sorted(order.indices(0, on_a_group_of_one, Company.APART)[:whole])
 
 
+class Leaving(ChangingViews):
+    """From a step on, this worker is in the view no more."""
+
+    def __init__(self, *, last: int) -> None:
+        super().__init__([(4, 4)], rank=1)
+        self._last = last
+
+    def view_for(self, step: int) -> tuple[View, int | None]:  # type: ignore[override]
+        view, rank = super().view_for(step)
+        return view, rank if step <= self._last else None
+
+
+@pytest.mark.parametrize(("last", "is_out"), [(0, True), (1, False)])
+def test_who_leaves_with_the_next_epoch_has_been_there_to_the_end_of_this_one(
+    last: int, is_out: bool
+) -> None:
+    """A loop that fetches ahead goes on to agree on the order of the next epoch, as the others do."""
+    order = make_order(RandomSampler(range(16), generator=torch.Generator()), length=16)
+    ended: list[bool] = []
+    order.end = lambda: ended.append(True)
+    sampler = ShareSampler(
+        order,
+        Leaving(last=last),  # type: ignore[arg-type]
+        global_batch=8,
+        num_micros=1,
+        drop_last=False,
+        minimum=1,
+    )
+    assert len(list(sampler)) == last + 1
+    assert (sampler.is_out, ended) == (is_out, [] if is_out else [True])
+
+
 # --- orders ------------------------------------------------------------------------------------------
 
 

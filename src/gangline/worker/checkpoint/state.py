@@ -54,6 +54,8 @@ def restore(prepared: Prepared, snapshot: Snapshot, contents: Contents) -> dict[
         ]
         exported["tables"] = []
         exported.setdefault("gradients", None)  # an older checkpoint has none
+        trainable = [p.requires_grad for model in prepared.models for p in model.parameters()]
+        exported.setdefault("trainable", trainable)
         rest = {
             "orders": exported.pop("orders"),
             "random": exported.pop("random"),

@@ -7,16 +7,28 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gangline.spec.errors import ExchangeError, GradientError, UnsupportedError
+from gangline.spec.errors import (
+    ExchangeError,
+    ExchangeMismatch,
+    GradientError,
+    UnsupportedError,
+)
 from gangline.worker.telling.reports import tell_wrong
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gangline.spec.view import View
     from gangline.worker.checks.scrutiny import Scrutiny, Wrong
     from gangline.worker.gradients.agreement import Agreed, Statement
     from gangline.worker.gradients.layout import Slot
     from gangline.worker.session import Session
 
+FREEZE_ALIKE = (
+    "Set requires_grad of the same parameters, before the same step, on all workers; and by the epoch "
+    "(epoch >= 3, not epoch == 3), since a worker that comes back later does not go through all epochs"
+)
+"""What to do."""
 _PLACE = ("view", "epoch", "step", "micro", "phase")
 
 
@@ -67,6 +79,20 @@ def drifted_apart(agreed: Agreed) -> str:
         f"the workers' loops have drifted apart: in one exchange they are at {', '.join(places)}. "
         "All workers must make the same backward passes for every batch: no backward(), break or "
         "continue that depends on the local batch or on rank(). Agree by gangline.any(flag)"
+    )
+
+
+def frozen_apart(names: Sequence[str]) -> str:
+    """Parameters are frozen on some members only."""
+    more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
+    return f"parameter {names[0]!r}{more} frozen on some workers, and trained on others. {FREEZE_ALIKE}"
+
+
+def first_apart(error: ExchangeMismatch) -> ExchangeMismatch:
+    """The members of a new group did not exchange the same units in their first pass."""
+    return ExchangeMismatch(
+        f"{error}. This was a first backward pass, in which the gradients of all parameters travel "
+        f"that are not frozen: where these differ, so do the calls. {FREEZE_ALIKE}"
     )
 
 

@@ -38,6 +38,8 @@ class PassSection(NamedTuple):
     """A checksum of which parameters have a gradient."""
     buffers: int
     """A checksum of which buffers have changed."""
+    trainable: int
+    """A checksum of which parameters require a gradient."""
 
 
 class ViewSection(NamedTuple):

@@ -27,11 +27,18 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from gangline.collectives import all_reduce_unit
-from gangline.spec.errors import ExchangeError, MismatchError, UnsupportedError
+from gangline.spec.errors import (
+    ExchangeError,
+    ExchangeMismatch,
+    MismatchError,
+    UnsupportedError,
+)
 from gangline.worker.checks.gradient_checks import (
     check_gradient,
     drifted_apart,
     fired_twice,
+    first_apart,
+    frozen_apart,
     place_of,
     unseen,
 )
@@ -265,18 +272,21 @@ class Gradients:
         for unit in self._units:
             if unit is last or (dirty[unit.index] and unit.index not in self._plan):
                 self._complete(unit)
+        is_trainable = bytes(slot.parameter.requires_grad for slot in self._slots)
         made = PassSection(
             phase=self._phase,
             gradients=checksum(has_gradient),
             buffers=checksum(changed_buffers),
+            trainable=checksum(is_trainable),
         )
         header = encode(state(made), dirty, self._sizes())
         self._send(last, header)
-        for future in self._exchanges:
-            future.result()
+        self._await_planned()
         agreed = decode(header, num_units=len(dirty))
         if agreed.differ(place_of):
             raise MismatchError(drifted_apart(agreed))
+        if agreed.differ(lambda said: said.made.trainable):
+            raise MismatchError(frozen_apart(self._find_frozen_apart(is_trainable)))
         late = [i for i, is_sent in enumerate(agreed.units) if is_sent and i not in self._plan]
         for index in late:
             if not dirty[index]:
@@ -292,6 +302,23 @@ class Gradients:
         self._plans[self._phase] = [i for i, is_sent in enumerate(agreed.units) if is_sent]
         self._phase += 1
         return agreed
+
+    def _await_planned(self) -> None:
+        """Waits for the units that all members know that they exchange."""
+        try:
+            for future in self._exchanges:
+                future.result()
+        except ExchangeMismatch as error:
+            if self._phase in self._plans:
+                raise
+            raise first_apart(error) from error
+
+    def _find_frozen_apart(self, is_trainable: bytes) -> list[str]:
+        """The parameters that are frozen on some members only, of which there are some."""
+        frozen = bytes(not flag for flag in is_trainable)
+        somewhere = self._agree(is_trainable, differ=True), self._agree(frozen, differ=True)
+        flags = zip(self._slots, *somewhere, strict=True)
+        return [slot.name for slot, trained, is_frozen in flags if trained and is_frozen]
 
     def fail(self) -> None:
         """The backward pass raised: leave the gradients as they are and forget the pass."""

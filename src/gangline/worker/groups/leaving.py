@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from gangline.worker.session import Session
 
 
-def farewell(*, has_left: bool) -> str:
-    """Why this worker says goodbye, as it ends."""
+def farewell(*, has_left: bool, is_behind: bool) -> str:
+    """Why this worker says goodbye, as it ends: perhaps behind the others, which go on."""
     if has_left:
         return LEFT
-    return FINISHED if ending_error() is None else BROKEN
+    return FINISHED if ending_error() is None and not is_behind else BROKEN
 
 
 class LeaveSignal:
@@ -75,7 +75,10 @@ class Departure:
         """How many workers the job had without this one when it left; None: it is one of them."""
 
     def is_due(self, view: View) -> bool:
-        """Between two steps, the next of which is cut by `view`: whether this worker goes now."""
+        """Between two steps, the next of which is cut by `view`: whether this worker parts now.
+
+        It may go (`is_allowed`), or the others went on without it while it hung.
+        """
         client = self._session.client
         if client is None or self._signal is None:
             return False
@@ -83,16 +86,20 @@ class Departure:
         if self._signal.is_received and not self._is_told:
             self._is_told = True
             client.send(Leaving())
-        # A view that holds without this worker says so, too; it may come before the dismissal.
         is_out = self._session.place.worker not in view.members
         return is_out or (client.is_dismissed and self._session.group.size == 1)
 
     @property
+    def is_allowed(self) -> bool:
+        """Whether the coordinator has let this worker go."""
+        client = self._session.client
+        return client is not None and client.is_dismissed
+
+    @property
     def is_wanted(self) -> bool:
         """Whether this worker has left, or was asked to."""
-        client = self._session.client
         is_asked = self._signal is not None and self._signal.is_received
-        return self.has_left or is_asked or (client is not None and client.is_dismissed)
+        return self.has_left or is_asked or self.is_allowed
 
     def leave(self, *, step: int, t: float) -> None:
         """Goes. Who was the last stays what it was; anybody else is no member of anything now."""

@@ -12,11 +12,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from torch import Tensor
+
 from gangline.collectives import GroupKey
 from gangline.collectives.transports import make_group
 from gangline.protocol.messages import Failed
 from gangline.spec.errors import ExchangeError, MismatchError
 from gangline.spec.event import Regrouped
+from gangline.spec.position import BETWEEN, VOID
 from gangline.worker.groups.regroup import Results, Truth, become_alike
 from gangline.worker.session import now
 
@@ -38,6 +41,10 @@ T = TypeVar("T")
 BACKWARD = "backward()"
 _VERDICT_S = 1.0
 """How long to wait for the coordinator to say whose loop differs."""
+_KEPT_LONG = 1000
+"""So many small results of calls between epochs are kept for those that come back much later."""
+_SMALL = 64
+"""A result of so many numbers is small."""
 
 
 class Membership:
@@ -74,6 +81,8 @@ class Membership:
             session.client.entered = group
             session.client.team = team
         self.results: Results = {}
+        self._old_results: Results = {}
+        """Small ones of calls between epochs that are long past."""
 
     @property
     def is_broken(self) -> bool:
@@ -179,7 +188,7 @@ class Membership:
                     self._introduction,
                     self._snapshot,
                     position=position,
-                    results=self.results,
+                    results={**self._old_results, **self.results},
                     has_state=self._has_state,
                     found_anew=lambda group: self._refounding.begin(
                         group, is_team=view.whole is not None
@@ -189,7 +198,7 @@ class Membership:
         except ExchangeError as error:
             self.fail(error, position)
             return None
-        self.results = truth.results
+        self.results, self._old_results = truth.results, {}  # the old ones are among them
         self._has_state = True
         self._record(view, truth)
         self._broken_s = self._error = None
@@ -197,10 +206,35 @@ class Membership:
 
     def call(self, key: tuple[Any, ...], exchange: Callable[[Group], T]) -> T:
         """One collective call outside of a step; its result is kept for who is behind."""
+        if key in self._old_results:
+            old: T = self._old_results[key]
+            return old
         if key not in self.results:
             self.results[key] = self._session.communicator.call(exchange)
         result: T = self.results[key]
         return result
+
+    def knows(self, key: tuple[Any, ...]) -> bool:
+        """Whether the result of a call is kept."""
+        return key in self.results or key in self._old_results
+
+    def forget_behind(self, position: Position) -> None:
+        """Drops what nobody at this position can be behind for, and what counted nothing.
+
+        A loop may go by what it is told between epochs (to stop early). So those results are kept for
+        long where they are small: who comes back many epochs later decides as the others did.
+        """
+        behind = {
+            key: value
+            for key, value in self.results.items()
+            if key[0] == VOID or position.is_behind(key)
+        }
+        for key, value in behind.items():
+            del self.results[key]
+            if key[0] == BETWEEN and _is_small(value):
+                self._old_results[key] = value
+        while len(self._old_results) > _KEPT_LONG:
+            del self._old_results[next(iter(self._old_results))]
 
     def forget(self, is_old: Callable[[tuple[Any, ...]], bool]) -> None:
         """Drops results that nobody can be behind for any more."""
@@ -226,6 +260,17 @@ class Membership:
                 team=0 if view.whole is None else view.whole.team,
             )
         )
+
+
+def _is_small(result: Any) -> bool:
+    """Whether a result is worth keeping for long: a number, a word, a few of them."""
+    if isinstance(result, Tensor):
+        return result.numel() <= _SMALL
+    if isinstance(result, tuple | list):
+        return len(result) <= _SMALL and all(_is_small(part) for part in result)
+    if isinstance(result, str | bytes):
+        return len(result) <= 8 * _SMALL
+    return isinstance(result, int | float)
 
 
 def raise_stopped(error: Exception, stopped: Stopped | None) -> NoReturn:

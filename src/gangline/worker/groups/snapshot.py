@@ -145,6 +145,7 @@ class Snapshot:
         """This worker's whole state, as another one can `load` it."""
         return {
             "parameters": self._kept.parameters or [p.detach() for p in self._parameters],
+            "trainable": [p.requires_grad for p in self._parameters],
             "optimizers": self._kept.optimizers
             or [optimizer.state_dict()["state"] for optimizer in self._prepared.optimizers],
             "buffers": self._kept.buffers,
@@ -158,6 +159,9 @@ class Snapshot:
     def load(self, exported: dict[str, Any]) -> None:
         """Becomes like the worker that exported this."""
         _copy_all(exported["parameters"], self._parameters)
+        # The loop may have frozen or unfrozen some, in an epoch that this worker was not there for.
+        for parameter, is_trainable in zip(self._parameters, exported["trainable"], strict=True):
+            parameter.requires_grad_(is_trainable)
         self._load_optimizers(exported["optimizers"])
         self._noted = None
         self._kept = self._now()._replace(

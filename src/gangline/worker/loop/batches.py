@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gangline.spec.position import VOID
 from gangline.worker.gradients.by_hand import warn_of_windows
 from gangline.worker.sync.strategy import KeptAt
 from gangline.worker.telling.reports import tell_step
@@ -44,12 +43,22 @@ class BatchWalk:
         self._is_elastic = client is not None and client.is_elastic
         self._is_filling = False
         """Whether the loop gets the other parts of a window of a lost group, which count nothing."""
+        self._last_two: tuple[Handout | None, Handout | None] = (None, None)
         self.cross_epoch: Callable[[], None] = lambda: None
         """Called before the first batch of the next epoch is taken up, where it was fetched ahead."""
+
+    @property
+    def sizes(self) -> tuple[int, int] | None:
+        """The shares of the last two batches, where they differ though the batches are as large."""
+        before, last = self._last_two
+        if before is None or last is None or before.total != last.total:
+            return None
+        return None if before.share == last.share else (before.share, last.share)
 
     def hand_out(self, handout: Handout, weight: float | Future[float], batch: Any) -> None:
         """The loop gets a batch: to compute it now, or behind those that it has fetched before."""
         self._batches.add(handout, weight, batch, is_void=self._is_filling)
+        self._last_two = (self._last_two[1], handout)
         self._gear.clock.handed_out()
         if self._batches.present is None:
             self._take_up()
@@ -73,7 +82,7 @@ class BatchWalk:
         # The parts of a window are of one step: the calls made in them are counted on.
         calls = progress.position.calls if handout.micro else 0
         progress.move(handed_out=handout.step, calls=calls)
-        self._membership.forget(lambda key: key[0] == VOID or progress.position.is_behind(key))
+        self._membership.forget_behind(progress.position)
         self._gear.gradients.start(
             batch.weight,
             is_update=handout.is_update,
@@ -156,8 +165,8 @@ class BatchWalk:
             self._recovery.recover()
         view = gear.views.at(progress.position.step)
         if not departure.has_left and departure.is_due(view):
-            self._recovery.leave()
-        if view.group != self._membership.group and not departure.has_left:
+            self._recovery.part()
+        elif view.group != self._membership.group and not departure.has_left:
             self._recovery.enter(view)
         if not departure.has_left and (progress.is_void or progress.must_cut):
             self._recovery.restart()

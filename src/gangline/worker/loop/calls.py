@@ -78,7 +78,7 @@ class CollectiveCalls:
     ) -> T:
         progress, membership = self._progress, self._membership
         while not self._is_alone_in(place := key or self._place_of_call()):
-            if membership.is_broken and place not in membership.results:
+            if membership.is_broken and not membership.knows(place):
                 self._recovery.recover()
                 continue
             before()
@@ -110,20 +110,20 @@ class CollectiveCalls:
         # What is computed in an attempt that counts nothing is not what the next one computes. Nor is
         # what the loop does behind an epoch of which there is more to do.
         counts = not (progress.is_void or progress.has_rest)
-        is_made = place in self._membership.results or place < progress.overtaken
+        is_made = self._membership.knows(place) or place < progress.overtaken
         return place if counts or is_made else (VOID, *place)
 
     def _is_alone_in(self, place: tuple[Any, ...]) -> bool:
         """Whether the others make this call no more, and nobody remembers its result."""
-        progress, results = self._progress, self._membership.results
+        progress, is_known = self._progress, self._membership.knows(place)
         if self._gear.departure.has_left:
             return True
         is_in_step = place[0] not in (ORDER, BETWEEN)
         if is_in_step and (progress.is_past or self._is_on_void_batch):
-            return place not in results
+            return not is_known
         is_named = place[0] in _NAMED
         is_made = progress.position.is_behind(place) if is_named else place < progress.overtaken
-        return is_made and place not in results
+        return is_made and not is_known
 
     def ask_whole(
         self, what: str, values: Sequence[float] = (), payload: bytes = b""

@@ -42,6 +42,8 @@ class Progress:
 
     Set where an epoch is left.
     """
+    is_through: bool = False
+    """Whether the loop has gone through all epochs that it asked for. Set where it counts them."""
     random: RandomNumbers = field(default_factory=RandomNumbers)
     """With which random numbers the loop goes on. Set by recovery, from a checkpoint."""
 

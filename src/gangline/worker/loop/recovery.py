@@ -95,6 +95,15 @@ class Recovery:
                 continue
             return
 
+    def part(self) -> None:
+        """The others go on without this worker: it leaves, or was put out and comes back."""
+        if not self._gear.departure.is_allowed:
+            put_out = ExchangeAborted("the others have gone on without this worker")
+            self._membership.fail(put_out, self._progress.position)
+            self.recover()
+        else:
+            self.leave()
+
     def leave(self) -> None:
         """From here on the loader hands out nothing, and collective calls are this worker's own."""
         if self._gear.handout is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from gangline.spec.errors import GanglineError
+from gangline.spec.errors import GanglineError, LeftBehindError
 from gangline.spec.position import NO_EPOCH
 from gangline.worker.checks.foreign import ForeignExchange
 from gangline.worker.checks.guard import LayoutGuard
@@ -75,7 +75,7 @@ class Training:
         self.keeping = Keeping(gear, progress, instruments.checkpointer)
         self.calls = CollectiveCalls(gear, progress, self.recovery)
         exchange = StepExchange(gear, self.recovery, reduction=instruments.reduction)
-        walk = BatchWalk(gear, progress, self.recovery, exchange, self.keeping)
+        self._walk = walk = BatchWalk(gear, progress, self.recovery, exchange, self.keeping)
         self.epochs = EpochWalk(gear, progress, self.recovery, self.calls, walk, self.keeping)
         self.cutting = Cutting(gear, progress, self.calls)
         self.passes = BackwardPasses(
@@ -126,6 +126,11 @@ class Training:
         return None if shown is None else shown.handout
 
     @property
+    def sizes(self) -> tuple[int, int] | None:
+        """This worker's share of the last batch but one, and of the last, where they differ."""
+        return self._walk.sizes
+
+    @property
     def has_left(self) -> bool:
         """Whether this worker takes part no longer."""
         return self.gear.departure.has_left
@@ -141,11 +146,22 @@ class Training:
         """Whether nobody has asked this worker to go: if it ends now, its script has ended."""
         return not (self.progress.is_past or self.gear.departure.is_wanted)
 
+    @property
+    def is_ended_behind(self) -> bool:
+        """Whether the loop, if it is over, was left in an epoch that the others have left behind.
+
+        They went on with what the loop would have done; at the end of the job that is nothing more.
+        """
+        progress = self.progress
+        is_over = progress.is_through or progress.position.epoch >= NO_EPOCH
+        return progress.is_late and not (is_over or self.gear.departure.is_wanted)
+
     # --- what the script does --------------------------------------------------------------------
 
     def skip_to_epoch(self, epoch: int) -> None:
         """The user's loop starts with this epoch."""
         self.progress.loop_epoch = epoch
+        self.progress.is_through = False
 
     def no_sync(self) -> Any:
         """A context in which backward passes add up locally."""
@@ -167,6 +183,14 @@ class Training:
 
     def find_loss(self) -> Exception | None:
         """At the end of the script: what is lost by ending here; None where all is well."""
+        if self.is_ended_behind:
+            return LeftBehindError(
+                f"this worker came, or came back, when the others were in epoch {self.epoch}, and its "
+                f"loop was left after epoch {self.progress.loop_epoch - 1}, where they went on: its "
+                "parameters are not those that are trained. A loop that may be left early must go "
+                "by what is the same on all workers, also on one that comes late: numbers from "
+                "gangline.mean() and the like, which are kept for it, and what is in stateful="
+            )
         if not self.is_ended_by_script:
             return None
         strategy = self.gear.mode.strategy
@@ -184,7 +208,9 @@ class Training:
         if self.gear.batches.is_exhausted and self.progress.is_in_epoch:
             self.epochs.settle()
         client, waits = self.session.client, self.gear.mode.strategy.waits_at_end
-        if client is None or not (client.is_elastic and waits) or self.has_left:
+        if client is None or not (client.is_elastic and waits):
+            return
+        if self.has_left or self.is_ended_behind:
             return
         membership = self.gear.membership
         with contextlib.suppress(GanglineError):

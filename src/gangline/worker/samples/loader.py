@@ -141,14 +141,15 @@ class ShareSampler:
         step, start = position.step, position.start
         while True:
             view, rank = self._plan.view_for(step)
-            self.is_out = rank is None
-            if rank is None:
+            # Who leaves with the next epoch has been there to the end of this one, as the others were.
+            self.is_out = rank is None and start < self._usable_length(indices)
+            if self.is_out:
                 return
             stop = window_stop(indices, start, view.global_batch)
             stop = self._plan.reach(start, stop, length=self._usable_length(indices))
             if stop - start < view.global_batch:  # here a BatchSampler comes to its sampler's end
                 self._order.end()
-            if stop <= start:
+            if stop <= start or rank is None:
                 return
             cut = Window(position.epoch, step, start, stop)
             for handout in self._cut(view, rank, cut):

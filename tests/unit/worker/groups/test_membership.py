@@ -12,7 +12,7 @@ from torch import nn
 
 from gangline.collectives import SoloGroup
 from gangline.spec.errors import LeftBehindError
-from gangline.spec.position import Position
+from gangline.spec.position import BETWEEN, ORDER, VOID, Position
 from gangline.spec.sync import parse_sync
 from gangline.spec.view import View, Whole
 from gangline.worker.groups import membership as module
@@ -105,3 +105,42 @@ def test_who_moves_when_all_teams_were_merged_has_their_state(member: Membership
     truth = member.enter(ALONE, MERGED)
     assert truth is not None
     assert (truth.position, truth.was_behind) == (MERGED, False)
+
+
+def test_small_results_between_epochs_are_kept_for_those_that_come_back_much_later(
+    member: Membership,
+) -> None:
+    small, large = ("gangline.mean()", torch.ones(2)), ("gangline.gather()", [b"0" * 4096])
+    member.results = {
+        (BETWEEN, 1, 0): small,
+        (BETWEEN, 1, 1): large,
+        (BETWEEN, 8, 0): large,
+        (ORDER, 1): torch.zeros(3),
+        (VOID, 40, 0): small,
+        (3, 0): small,
+        (40, 0): small,
+    }
+    member.forget_behind(Position.at_start()._replace(epoch=9, handed_out=40))
+    assert set(member.results) == {(BETWEEN, 8, 0), (40, 0)}
+    assert member.knows((BETWEEN, 1, 0))
+    assert member.call((BETWEEN, 1, 0), lambda group: "its own") is small
+    assert not member.knows((BETWEEN, 1, 1))
+
+
+def test_results_of_a_thousand_calls_are_kept_for_long(member: Membership) -> None:
+    member.results = {(BETWEEN, epoch, 0): ("gangline.any()", 1.0) for epoch in range(1500)}
+    member.forget_behind(Position.at_start()._replace(epoch=1501))
+    assert [member.knows((BETWEEN, epoch, 0)) for epoch in (0, 499, 500, 1499)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_who_copies_the_state_forgets_what_it_was_told_before(member: Membership) -> None:
+    member.results = {(BETWEEN, 1, 0): ("gangline.any()", 1.0)}
+    member.forget_behind(Position.at_start()._replace(epoch=9))
+    member.move(keeps_state=True)
+    member.enter(ALONE, MERGED)
+    assert member.results == {(BETWEEN, 1, 0): ("gangline.any()", 1.0)}, "it was told so itself"

@@ -143,6 +143,16 @@ def test_optimizer_state_that_only_steps_change_is_not_copied() -> None:
     assert not snapshot.by_hand.is_state_seen
 
 
+def test_a_worker_trains_what_the_one_trains_whose_state_it_loads() -> None:
+    """It was not there when the others froze and unfroze layers."""
+    giver, taker = Parts(0), Parts(1)
+    taker.model[0].requires_grad_(False)
+    giver.model[2].requires_grad_(False)
+    Snapshot(taker.prepared).load(Snapshot(giver.prepared).export())
+    flags = [parameter.requires_grad for parameter in taker.model.parameters()]
+    assert flags == [True, True, True, True, False, False]
+
+
 def test_what_is_exported_is_the_state_of_the_hand_out() -> None:
     """Who copies it runs the loop from there, and moves schedulers and statistics by itself."""
     ahead, behind = Parts(0), Parts(1)

@@ -37,6 +37,9 @@ class Members:
             self.results[place] = exchange("the group")
         return self.results[place]
 
+    def knows(self, place: tuple[Any, ...]) -> bool:
+        return place in self.results
+
     def fail(self, error: Exception, position: Position) -> None:
         self.is_broken = True
 
