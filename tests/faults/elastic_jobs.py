@@ -31,7 +31,7 @@ from gangline.eventlog import read_run
 from gangline.observe.ledger import Ledger, read_ledger
 from gangline.simulation.recorded import replay
 from gangline.spec.cluster import Cluster
-from gangline.spec.config import FLAT, EmulationConfig, ExchangeConfig, RunConfig
+from gangline.spec.config import FLAT, EmulationConfig, ExchangeConfig, ManagerConfig, RunConfig
 from gangline.spec.event import AnyEvent, FaultFired, LogOpened, Regrouped
 from gangline.spec.faults import Fault
 from gangline.spec.sync import IN_STEP, Sync
@@ -141,8 +141,12 @@ def run_with(
     transport: str | None = None,
     structure: Structure | None = None,
     sync: Sync = IN_STEP,
+    everybody: bool = True,
 ) -> Outcome:
-    """Runs a job in which these faults happen, to its end."""
+    """Runs a job in which these faults happen, to its end.
+
+    Its steps are so short that one worker would be faster alone: unless `everybody` takes part.
+    """
     job = Job(
         config=RunConfig(
             run="faults",
@@ -151,6 +155,7 @@ def run_with(
                 transport=transport, structure=structure or FLAT, sync=str(sync)
             ),
             emulation=EmulationConfig(faults=tuple(faults)),
+            manager=ManagerConfig(everybody=everybody),
         ),
         run_dir=folder,
         script=Path(__file__),

@@ -26,6 +26,7 @@ from gangline.spec.config import (
     DEFAULT_MAX_AWAY_S,
     FLAT,
     ExchangeConfig,
+    ManagerConfig,
     RunConfig,
     SurvivalConfig,
 )
@@ -78,6 +79,7 @@ class LiveJob:
         sync: Sync = IN_STEP,
         structure: Structure | None = None,
         max_away_s: float = DEFAULT_MAX_AWAY_S,
+        everybody: bool = True,
     ) -> None:
         """Its founders bring their numbers, as those of `gangline run`, or come by joining.
 
@@ -97,6 +99,7 @@ class LiveJob:
                     structure=structure or FLAT,
                 ),
                 survival=SurvivalConfig(max_away_s=max_away_s),
+                manager=ManagerConfig(everybody=everybody),
             ),
             run_dir=folder,
             script=folder / "none.py",

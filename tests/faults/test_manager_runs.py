@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +16,11 @@ import torch
 sys.path.append(str(Path(__file__).parent))
 
 from elastic_bodies import Setup
-from elastic_jobs import judge, regroups, run_with
-from live_jobs import LiveJob, report
+from elastic_jobs import faultless, judge, key_of, regroups, run_with
+from live_jobs import TOLERANCE, LiveJob, report
 from networks import Network
 
+from gangline.coordinator import losses
 from gangline.coordinator.members.roster import Roster
 from gangline.spec.event import Decision
 from gangline.spec.faults import Fault
@@ -46,7 +48,7 @@ def test_a_worker_is_excluded_and_rejoins_when_it_is_slow_for_long_and_recovers(
         batch=4, epochs=5, allocation="balanced", think_s=0.02, wait={46: "worker 3 joined"}
     )
     slow = Fault(worker=3, kind="slow", step=12, to=1 / 15, for_steps=26)
-    outcome = run_with(tmp_path, setup, [slow], workers=4)
+    outcome = run_with(tmp_path, setup, [slow], workers=4, everybody=False)
     judge(outcome, setup, [slow])
     decided = {event.what: event for event in outcome.of_kind(Decision)}
     excluded = decided["exclude"]
@@ -64,6 +66,28 @@ def test_a_worker_is_excluded_and_rejoins_when_it_is_slow_for_long_and_recovers(
     assert set(range(12)) <= outcome.steps_of(3), "and in those before it was slow"
 
 
+def test_the_spares_go_on_when_the_only_member_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have the state of when they were put out, and train again what came after it."""
+    set_exclusion_cost(monkeypatch, 0.2)
+    monkeypatch.setattr(losses, "ABSENT_S", 0.5)
+    setup = Setup(
+        batch=4, epochs=4, allocation="balanced", think_s=0.02, wait={40: "members go on"}
+    )
+    slow = Fault(worker=1, kind="slow", step=8, to=1 / 15, for_steps=17)
+    killed = Fault(worker=0, kind="kill", step=42)
+    outcome = run_with(tmp_path, setup, [slow, killed], workers=2, everybody=False)
+    assert outcome.exit_codes == [-signal.SIGKILL, 0], report(outcome)
+    outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
+    said = [event.reason for event in outcome.of_kind(Decision)]
+    assert any("no member is left: 1 spares go on" in reason for reason in said)
+    for name, value in faultless(key_of(setup))["state"].items():
+        torch.testing.assert_close(
+            outcome.results[1]["state"][name], value, rtol=TOLERANCE, atol=TOLERANCE
+        )
+
+
 def test_a_worker_that_is_still_a_spare_ends_with_the_state_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,7 +96,7 @@ def test_a_worker_that_is_still_a_spare_ends_with_the_state_of_the_others(
         batch=4, epochs=4, allocation="balanced", think_s=0.02, wait={46: "members go on"}
     )
     slow = Fault(worker=0, kind="slow", step=12, to=1 / 15, for_steps=10_000)
-    outcome = run_with(tmp_path, setup, [slow], workers=4)
+    outcome = run_with(tmp_path, setup, [slow], workers=4, everybody=False)
     assert outcome.exit_codes == [0, 0, 0, 0]
     outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
     assert setup.steps - 1 not in outcome.steps_of(0), "it was not taken back"
@@ -86,7 +110,10 @@ def test_a_worker_that_is_still_a_spare_ends_with_the_state_of_the_others(
 def test_a_worker_with_a_slow_link_is_excluded_for_its_link(tmp_path: Path) -> None:
     """The exchange gets slower for all alike; how long each link was busy tells whose it is."""
     setup = Setup(loop="wide", epochs=10, allocation="balanced", think_s=0.03)
-    with Network(4) as network, LiveJob(tmp_path, setup, workers=4, network=network) as job:
+    with (
+        Network(4) as network,
+        LiveJob(tmp_path, setup, workers=4, network=network, everybody=False) as job,
+    ):
         job.await_step(20)
         for namespace, interface in ((network.workers[2], "eth0"), (network.coordinator, "plug2")):
             limit = ["tbf", "rate", "150mbit", "burst", "64kb", "latency", "50ms"]

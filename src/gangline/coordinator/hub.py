@@ -233,6 +233,8 @@ class Hub:
         if change is None or change.last in mind.dismissed:
             return asked
         if change.last is not None:
+            if mind.recall():
+                return asked  # the spares go on in its place
             if roster.newcomers(mind.members, mind.dismissed):
                 return asked  # they need somebody whose state they copy
             mind.dismissed.add(change.last)

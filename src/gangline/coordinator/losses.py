@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control import WorkersLost
-from gangline.coordinator.members.lookout import Question
+from gangline.coordinator.members.lookout import Loss, Question
 from gangline.coordinator.outgoing import LEFT_BEHIND, Outgoing
 from gangline.protocol.messages import Dismissed, Refused, founders_group
 from gangline.spec.event import Decision
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_GATHERINGS = 5
 """So often founders may fail to reach each other while none of them is lost."""
+ABSENT_S = 30.0
+"""So long all members may be away before the spares go on without them."""
 
 
 class Losses:
@@ -29,6 +31,8 @@ class Losses:
         self._mind = mind
         self._home = home
         self._clock = clock
+        self._absent_since_s: float | None = None
+        """Since when no member has been connected."""
 
     def look(self) -> list[Outgoing]:
         """Looks whether somebody is lost, and has that decided."""
@@ -38,6 +42,9 @@ class Losses:
         stopped = mind.verdict.judge(mind.participants, self._clock())
         if stopped is not None:
             return self._stop(stopped)
+        gone = self._find_all_gone()
+        if gone is not None:
+            return self._lose(gone)
         has_tried = mind.is_recovered and not mind.lookout.watch.has_stepped
         may_retry = mind.control is not None and not has_tried
         seen = mind.lookout.look(self._clock(), may_retry=may_retry)
@@ -51,12 +58,35 @@ class Losses:
             return self._stop(stopped)
         if seen.workers and {*seen.workers} <= {*mind.verdict.ended} and not waiting:
             return []  # their scripts have ended, and so will those of the others
-        self._home.lose(seen.workers, self._clock())
-        for worker in seen.workers:
+        return self._lose(seen)
+
+    def _lose(self, loss: Loss) -> list[Outgoing]:
+        mind = self._mind
+        self._home.lose(loss.workers, self._clock())
+        for worker in loss.workers:
             mind.roster.workers[worker].state = "lost"
         if mind.control is not None:
-            return mind.decide(WorkersLost(workers=seen.workers, reason=seen.reason))
-        return self._found_again(seen.workers, seen.reason)
+            return mind.decide(WorkersLost(workers=loss.workers, reason=loss.reason))
+        return self._found_again(loss.workers, loss.reason)
+
+    def _find_all_gone(self) -> Loss | None:
+        """No member is left who could say that another one is lost, but spares are, who can go on."""
+        mind, now = self._mind, self._clock()
+        workers = mind.roster.workers
+        is_any_there = any(workers[member].is_connected for member in mind.members)
+        if is_any_there or not any(workers[spare].is_connected for spare in mind.spares):
+            self._absent_since_s = None
+            return None
+        if mind.has_all_ended:
+            return Loss(mind.members, "the processes of all members have ended")
+        if self._absent_since_s is None:
+            self._absent_since_s = now
+        absent_s = now - self._absent_since_s
+        if (
+            absent_s < ABSENT_S
+        ):  # spares have an old state: members that may come back are worth more
+            return None
+        return Loss(mind.members, f"no member has been connected for {absent_s:.0f} s")
 
     def _stop(self, stopped: Stopped) -> list[Outgoing]:
         """The workers' loops differ: the job ends with an error for everybody."""

@@ -223,15 +223,17 @@ class Mind:
         wanted, self._wants_lower_rate = self._wants_lower_rate, False
         return wanted
 
-    def recall(self) -> None:
-        """All spares are to come back, and nobody is put out for being slow meanwhile."""
-        if self.control is None:
-            return
+    def recall(self) -> bool:
+        """All spares are to come back, and nobody is put out for being slow; whether there are any."""
+        workers = self.roster.workers
+        spares = sorted(one for one in self.spares if workers[one].is_connected)
+        if self.control is None or not spares:
+            return False
         options = msgspec.structs.replace(self.control.options, may_exclude=False)
         self.control = msgspec.structs.replace(self.control, options=options)
-        for worker in sorted(self.spares):
-            if self.roster.workers[worker].is_connected:
-                self.changes.want_in(worker)
+        for worker in spares:
+            self.changes.want_in(worker)
+        return True
 
     def change_part(self, part: PartChanged) -> list[Outgoing]:
         """The members' part of the job is another one."""

@@ -60,13 +60,40 @@ def lose(state: ControlState, event: WorkersLost, now: float) -> tuple[ControlSt
     """A view of those that are left, in their order; their batch is cut among them."""
     members, fewer = without(state, event.workers)
     if not members:
-        return state, []
+        return _fall_back(state, fewer, event, now)
     return publish(
         fewer,
         members=members,
         shares=cut(fewer),
         reason=f"{event.reason}; {len(members)} of {len(state.members)} members go on",
         numbers={"lost": float(len(state.members) - len(members)), "members": float(len(members))},
+        now=now,
+        is_new_group=True,
+        is_recovery=True,
+    )
+
+
+def _fall_back(
+    before: ControlState, nobody: ControlState, event: WorkersLost, now: float
+) -> tuple[ControlState, list[Command]]:
+    """No member is left: the spares, who have the state of when they were put out, go on from there."""
+    spares = [one for one in nobody.oversight.spares if one.worker not in event.workers]
+    workers, count = tuple(one.worker for one in spares), len(spares)
+    if not spares:
+        return before, []
+    state = msgspec.structs.replace(
+        nobody,
+        max_samples=np.array([one.max_samples for one in spares], dtype=np.int64),
+        weights=1 / np.maximum(nobody.oversight.shown_by(workers), 1.0),
+        speeds=unknown_speeds(count),
+        oversight=nobody.oversight.joined(workers),
+    )
+    return publish(
+        state,
+        members=workers,
+        shares=cut(state),
+        reason=f"{event.reason}; no member is left: {count} spares go on from where they were put out",
+        numbers={"lost": float(len(event.workers)), "members": float(count)},
         now=now,
         is_new_group=True,
         is_recovery=True,
