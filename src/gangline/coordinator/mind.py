@@ -316,6 +316,8 @@ class Mind:
         view = command.view
         self.changes.begin_group(view.number, old=tuple(self._member_since), new=view.members)
         self.verdict.begin_group()
+        for worker in self.changes.newcomers:
+            self.roster.workers[worker].state = "ready"
         self.is_recovered = command.is_recovery
         self.group = view.group
         self._member_since = {

@@ -105,3 +105,5 @@ def check_script(script: Path) -> None:
     except SyntaxError as error:
         place = f", line {error.lineno}" if error.lineno else ""
         raise UsageError(f"{script}{place} is not python: {error.msg}") from error
+    except ValueError as error:  # what some versions say of a file with null bytes
+        raise UsageError(f"{script} is not python: {error}") from error

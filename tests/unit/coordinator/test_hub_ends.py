@@ -12,7 +12,17 @@ from test_hub import Room, restarted, training
 
 from gangline.control.members.watch import GRACE_S, MIN_PATIENCE_S
 from gangline.coordinator.server.journal import FileJournal
-from gangline.protocol.messages import Failed, Goodbye, Leaving, Ping, Stopped, ViewPublished
+from gangline.protocol.messages import (
+    Failed,
+    Finished,
+    Goodbye,
+    Leaving,
+    Measured,
+    Ping,
+    Released,
+    Stopped,
+    ViewPublished,
+)
 
 SOON = GRACE_S + 0.01
 PLACE = (1, 0, 0, 0, 0, 12)
@@ -125,3 +135,23 @@ def test_workers_that_cannot_see_others_go_learn_why_one_is_gone() -> None:
     assert room.view.members == (0, 1), "nobody is put out"
     end(room, 0)
     assert room.has(1, Stopped)
+
+
+def test_a_late_report_does_not_pass_a_lost_worker_for_one_that_is_there() -> None:
+    """It wakes, its report of before comes first, and the others must still wait for it."""
+    room = training(3)
+    fail(room, 0)
+    fail(room, 2)
+    room.hub.disconnect(1)
+    room.tick(SOON)
+    assert room.view.members == (0, 2)
+    room.hello(1)
+    measured = Measured(step=0, view=0, samples=4, compute_s=0.1, exchange_s=0.1)
+    for worker in (0, 2):
+        room.say(worker, Finished(group=room.view.group))
+    room.say(1, measured)
+    room.tick(0.05)
+    assert not room.has(0, Released), "it would end with an old state"
+    room.say(1, Failed(group=0, step=1, error="gone", position=PLACE, call="backward()"))
+    room.tick(0.05)
+    assert room.view.members == (0, 2, 1)

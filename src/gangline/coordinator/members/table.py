@@ -74,6 +74,11 @@ class WorkerTable(Mapping[int, "WorkerStatus"]):
                 self._settle(self._bunch, int(self._bunch.workers[row]))
 
 
+_LASTING = frozenset({"leaving", "lost", "spare"})
+"""Of who is not with the others any more: a report of before may still come."""
+
+
 def _write(status: WorkerStatus, step: int, samples: int, compute_s: float) -> None:
-    status.state = "leaving" if status.state == "leaving" else "training"
+    if status.state not in _LASTING:
+        status.state = "training"
     status.step, status.samples, status.compute_s = step, samples, compute_s
