@@ -90,6 +90,15 @@ class Network:
         ]
         return max(back_s) - now
 
+    def hops_s(self, rows: Sequence[int], now: float, *, num_bytes: float) -> list[float]:
+        """What a message takes from each member of a ring to the next."""
+        ways = [self._way(row, rows[(i + 1) % len(rows)]) for i, row in enumerate(rows)]
+        return [
+            way.delay_s
+            + num_bytes * max(way.own_s_per_byte, way.s_per_byte * factor_at(way.spells, now))
+            for way in ways
+        ]
+
     def spread_s(self, rows: Sequence[int], now: float, *, num_bytes: float) -> float:
         """What it takes a leader to give the others of its group what it has."""
         return max(self.ring_s(rows, [now] * len(rows), num_bytes=num_bytes, passes=1)) - now

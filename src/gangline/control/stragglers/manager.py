@@ -197,7 +197,10 @@ def _exclude(
         spare = _spare(state, rank, found.prospect, times=times[worker], now=now)
         after = after.with_spare(spare)
     after = msgspec.structs.replace(
-        after, exclusions={**oversight.exclusions, **times}, lowered=after.lowered - {*workers}
+        after,
+        exclusions={**oversight.exclusions, **times},
+        trials={**oversight.trials, **{one.worker: one.trial_s for one in after.spares}},
+        lowered=after.lowered - {*workers},
     )
     fewer = _with(fewer, after)
     fewer, commands = publish(
@@ -218,8 +221,9 @@ def _spare(state: ControlState, rank: int, prospect: Prospect, *, times: int, no
     trouble = trouble_of(state, rank, prospect)
     cost_s = state.options.exclusion_cost_s
     trial_s = TRIALS[trouble] * cost_s
-    if trouble == EXCHANGE:
+    if trouble != COMPUTE and not oversight.in_trouble[LINK][rank]:  # it is what its links are
         trial_s = max(trial_s, TRIAL_STEPS * (prospect.with_s - prospect.without_s))
+    trial_s = 2 * oversight.trials.get(state.members[rank], trial_s / 2)
     speeds = state.speeds
     takes_s = np.fmax(speeds.predicted_s(state.shares), oversight.least_s)[rank]
     is_known = bool(np.isfinite(oversight.healthy_per_sample_s[rank]))
@@ -236,7 +240,7 @@ def _spare(state: ControlState, rank: int, prospect: Prospect, *, times: int, no
         max_samples=int(state.max_samples[rank]),
         since_s=now,
         pause_s=min(PAUSES * cost_s * 2 ** (times - 1), MAX_PAUSE_S),
-        trial_s=min(trial_s * 2 ** (times - 1), MAX_TRIAL_S),
+        trial_s=min(trial_s, MAX_TRIAL_S),
     )
 
 

@@ -28,6 +28,7 @@ LATELY = 5
 SLOWER, RECOVERED = 1.5, 1.2
 """Who takes so many times as long as before is not healthy; who takes less than the second is."""
 NOTHING: Mapping[int, int] = MappingProxyType({})
+NEVER: Mapping[int, float] = MappingProxyType({})
 
 
 class Spare(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +105,8 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     spares: tuple[Spare, ...] = ()
     exclusions: Mapping[int, int] = NOTHING
     """How often each worker was put out."""
+    trials: Mapping[int, float] = NEVER
+    """After how long each was to be tried, the last time."""
     has_hinted: bool = False
     """Whether people were told what would be better."""
     lowered: frozenset[int] = frozenset()

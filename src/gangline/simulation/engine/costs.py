@@ -57,12 +57,19 @@ class Costs:
 
     def hop_s(self, step: int) -> Floats | None:
         """How long the hop from each to the next takes; None where nothing can be said of it."""
-        always_s, count = self._field.scenario.exchange_s, len(self.rows)
-        if always_s == 0 or count < 2:
+        field, count = self._field, len(self.rows)
+        always_s = field.scenario.exchange_s
+        if count < 2 or (always_s == 0 and field.network.is_free):
             return None
         own = self._link_slowdown(step)
-        noise = np.exp(self._field.scenario.noise * self._field.noise.standard_normal(count))
-        return always_s * np.maximum(own, np.roll(own, -1)) * noise
+        takes_s = always_s * np.maximum(own, np.roll(own, -1))
+        if not field.network.is_free:
+            part = field.scenario.model_bytes / count
+            rows = self.rows.tolist()
+            takes_s = takes_s + np.array(field.network.hops_s(rows, field.now, num_bytes=part))
+        noise = np.exp(field.scenario.noise * field.noise.standard_normal(count))
+        hops: Floats = takes_s * noise
+        return hops
 
     def _link_slowdown(self, step: int) -> Floats:
         return self._field.workers.link_slowdown(step)[self.rows]
