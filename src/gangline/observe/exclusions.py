@@ -51,5 +51,5 @@ def exclusion_lines(decisions: Iterable[DecisionSummary]) -> list[str]:
 
 def _line(one: Exclusion) -> str:
     often = f" ({one.times} times, the last one)" if one.times > 1 else ""
-    since = "and was taken back" if one.is_back else "and did not come back"
+    since = "and was taken back" if one.is_back else "and was a spare to the end"
     return f"worker {one.worker} was excluded after step {one.step}{often}, {since}: {one.reason}"

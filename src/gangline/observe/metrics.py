@@ -272,6 +272,13 @@ def _decisions(timeline: Timeline) -> list[DecisionSummary]:
 
 def _warnings(timeline: Timeline) -> list[str]:
     warnings = [describe_loss(loss) for loss in timeline.losses]
+    if timeline.not_finite:
+        first = min(timeline.not_finite, key=lambda event: event.t)
+        warnings.append(
+            f"{len(timeline.not_finite)} times a worker's part of the gradient was infinite or not a "
+            f"number, first that of worker {first.worker} in step {first.step}: look whether the loss "
+            "is finite, and whether the learning rate fits the batches"
+        )
     if timeline.num_implausible:
         warnings.append(
             f"{timeline.num_implausible} steps were left out: their times or samples are impossible"

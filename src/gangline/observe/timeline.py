@@ -16,6 +16,7 @@ from gangline.spec.event import (
     Decision,
     EpochDone,
     EventsLost,
+    GradientNotFinite,
     LogOpened,
     PacingMeasured,
     PlanMade,
@@ -87,6 +88,8 @@ class Timeline(msgspec.Struct, kw_only=True):
     """The last word of each emulated worker: it covers the whole run."""
     exits: dict[int, WorkerEnded] = {}
     losses: list[EventsLost] = []
+    not_finite: list[GradientNotFinite] = []
+    """The parts of gradients that were infinite, or not a number."""
     num_implausible: int = 0
     """Steps that were left out because no clock can have measured their times."""
 
@@ -160,6 +163,8 @@ def _place(timeline: Timeline, event: AnyEvent) -> None:
             timeline.exits[event.worker] = event
         case EventsLost():
             timeline.losses.append(event)
+        case GradientNotFinite():
+            timeline.not_finite.append(event)
         case RoundEnded():
             timeline.rounds.append(event)
         case EpochDone():

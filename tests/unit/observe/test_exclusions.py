@@ -22,7 +22,7 @@ def test_who_was_excluded_is_named_with_why_and_since_when() -> None:
         decision("exclude", 1, 90, "step 90: worker 1 needs 4 s"),
     ]
     assert exclusion_lines(decisions) == [
-        "worker 1 was excluded after step 90 (2 times, the last one), and did not come back: "
+        "worker 1 was excluded after step 90 (2 times, the last one), and was a spare to the end: "
         "worker 1 needs 4 s",
         "worker 3 was excluded after step 18, and was taken back: worker 3 needs 2 s; without it a "
         "step takes 1 s",

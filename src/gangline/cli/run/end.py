@@ -78,7 +78,9 @@ def summary_lines(summary: RunSummary) -> list[str]:
         step_ms = summary.step_median_s * 1000
         text += f", {summary.throughput:,.0f} samples/s, {step_ms:,.1f} ms/step"
     plan = [] if summary.plan is None else plan_headline(summary.plan)
-    return [text, *exclusion_lines(summary.decisions), *plan, *_pacing_lines(summary)]
+    warnings = [f"warning: {one}" for one in summary.warnings if "not a number" in one]
+    excluded = exclusion_lines(summary.decisions)
+    return [text, *warnings, *excluded, *plan, *_pacing_lines(summary)]
 
 
 def _pacing_lines(summary: RunSummary) -> list[str]:
