@@ -222,3 +222,8 @@ def test_a_replay_says_how_many_decisions_are_not_shown(count: int, begin: str) 
     assert lines[0].startswith(begin)
     assert lines[-1] == f"decided: {count - 1}"
     assert sum(line.startswith("decided: ") for line in lines) == 10
+
+
+def test_options_that_would_change_nothing_of_a_replay_are_refused(tmp_path, capsys):
+    assert run_command(["simulate", "--replay", str(tmp_path), "--steps", "5", "--json"]) == 2
+    assert "--steps would change nothing" in capsys.readouterr().out

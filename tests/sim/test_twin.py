@@ -130,6 +130,9 @@ def test_a_replay_that_differs_is_told_with_its_input(
     copy.write_bytes(b"".join(map(framed, [opening, entries[0], wrong, *entries[2:]])))
     assert run_command(["simulate", "--replay", str(tmp_path)]) == 1
     assert "input 1 of" in capsys.readouterr().out
+    copy.write_bytes(path.read_bytes()[:-3])
+    assert run_command(["simulate", "--replay", str(tmp_path)]) == 0
+    assert "ends in the middle of an input" in capsys.readouterr().out
     copy.write_bytes(b"no recording")
     assert run_command(["simulate", "--replay", str(tmp_path)]) != 0
     assert "is no recording of a coordinator" in capsys.readouterr().err

@@ -112,6 +112,11 @@ def read_recording(data: bytes, *, path: str) -> tuple[Opening, list[Entry]]:
     return opening, entries
 
 
+def count_torn(data: bytes) -> int:
+    """How many bytes at the end of a file are a part of an item that is not whole."""
+    return len(data) - sum(_LENGTH_BYTES + len(payload) for payload in _payloads(data))
+
+
 def restored(opening: Opening, *, path: str) -> Coordinator:
     """The coordinator as it was when the file was opened. Raises LogError."""
     try:

@@ -69,6 +69,7 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
+    ctx: typer.Context,
     cluster: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The cluster: a TOML file with [[nodes]].")
     ] = None,
@@ -128,6 +129,7 @@ def simulate(
     if (cluster is None) == (recorded is None):
         raise UsageError("give --cluster FILE to simulate, or --replay RUN_DIR: one of them")
     if recorded is not None:
+        _refuse_others(ctx)
         if not replay_run(recorded, as_json=as_json):
             raise typer.Exit(EXIT_FAILURE)
         return
@@ -320,3 +322,17 @@ def _print_summary(summary: SimulationSummary) -> None:
         table.add_row(str(view.number), Text(shown + more), Text(view.reason))
     console.print(table, soft_wrap=False)
     _print_end(summary.problem, summary.log)
+
+
+def _refuse_others(ctx: typer.Context) -> None:
+    """A recorded run is what it was: options that would change nothing are refused."""
+    sources = {one: ctx.get_parameter_source(one.name or "") for one in ctx.command.params}
+    given = [
+        one.opts[0] for one, source in sources.items() if source and source.name == "COMMANDLINE"
+    ]
+    others = [name for name in given if name not in ("--replay", "--json")]
+    if others:
+        raise UsageError(
+            f"--replay puts a run through as it was recorded, so {', '.join(others)} would change "
+            "nothing: leave it out, or give --cluster FILE to simulate"
+        )

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gangline.cli.output import out, print_json
+from gangline.coordinator.recording import count_torn
 from gangline.coordinator.server.input_log import FOLDER, recorded_files
 from gangline.simulation.recorded import Difference, Replayed, replay
 from gangline.spec.errors import LogError, UsageError
@@ -47,6 +48,8 @@ class ReplaySummary(msgspec.Struct, frozen=True, kw_only=True):
     """Errors of the coordinator that inputs laid open."""
     differences: list[OtherOutputs]
     """At most one per file: what follows it follows from it."""
+    torn: list[str] = []
+    """Files that end in the middle of an item: what was recorded behind it is missing."""
 
 
 def replay_run(run_dir: Path, *, as_json: bool) -> bool:
@@ -59,9 +62,10 @@ def replay_run(run_dir: Path, *, as_json: bool) -> bool:
         )
     try:
         found = replay((str(path), path.read_bytes()) for path in files)
+        torn = [str(path) for path in files if count_torn(path.read_bytes())]
     except OSError as error:
         raise LogError(f"the recording in {run_dir / FOLDER} cannot be read: {error}") from error
-    summary = _summarize(run_dir, found)
+    summary = _summarize(run_dir, found, torn)
     if as_json:
         print_json(summary)
     else:
@@ -69,7 +73,7 @@ def replay_run(run_dir: Path, *, as_json: bool) -> bool:
     return not summary.differences
 
 
-def _summarize(run_dir: Path, found: Replayed) -> ReplaySummary:
+def _summarize(run_dir: Path, found: Replayed, torn: list[str]) -> ReplaySummary:
     return ReplaySummary(
         run_dir=str(run_dir),
         files=found.files,
@@ -79,6 +83,7 @@ def _summarize(run_dir: Path, found: Replayed) -> ReplaySummary:
         decisions=[decision.reason for decision in found.decisions],
         stumbles=found.stumbles,
         differences=[_other(one) for one in found.differences],
+        torn=torn,
     )
 
 
@@ -100,6 +105,11 @@ def _print(summary: ReplaySummary) -> None:
     ]
     if not summary.differences:
         said.append("every output is the one that was recorded")
+    said += [
+        f"{path} ends in the middle of an input: its coordinator was killed, or the file was cut; what "
+        "came behind it is not known"
+        for path in summary.torn
+    ]
     said += [
         f"an input laid open an error of the coordinator: {error}"
         for error in summary.stumbles[:_MOST_SHOWN]
