@@ -422,13 +422,17 @@ def test_people_are_told_once_what_the_workers_would_make_apart():
     assert said.numbers["in_step"] == pytest.approx(64, rel=0.05)
 
 
-@pytest.mark.parametrize("options", [{"may_part": False}, {"may_part": True}])
-def test_nothing_is_hinted_where_it_cannot_be_or_helps_little(options):
+@pytest.mark.parametrize(
+    ("hop_s", "options"),
+    [
+        (2.0, {"may_part": False}),
+        (2.0, {"may_part": True, "allocation": "equal"}),
+        (0.001, {"may_part": True}),
+    ],
+)
+def test_nothing_is_hinted_where_it_cannot_be_or_helps_little(hop_s, options):
     run = Run(count=3, **options)
-    if options["may_part"]:
-        run.hop_s[:] = 0.001
-    else:
-        run.hop_s[:] = 2.0
+    run.hop_s[:] = hop_s
     run.measure(60)
     assert run.said("hint") == []
 

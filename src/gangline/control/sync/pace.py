@@ -92,8 +92,9 @@ def _add_up(a: Floats, b: Floats, batch: int) -> float:
 
 def hint(state: ControlState, now: float) -> tuple[ControlState, list[Say]]:
     """Says once that the workers would make much more apart, where they may be parted."""
-    if state.oversight.has_hinted or not state.options.may_part:
-        return state, []
+    options = state.options
+    if state.oversight.has_hinted or not options.may_part or options.allocation != "balanced":
+        return state, []  # other shares than the best are not a matter of being in step
     pace = find_pace(state)
     if pace is None or pace.gain < HINT_GAIN:
         return state, []
