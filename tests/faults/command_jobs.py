@@ -65,7 +65,8 @@ class CommandJob:
         (folder / "train.py").write_text(SCRIPT)
         self.processes: list[subprocess.Popen[str]] = []
         self.deadline_s = time.monotonic() + DEADLINE_S
-        self.launcher = self.start("run", "--nodes", str(nodes), "--run-dir", "run", *flags)
+        own = ("--everybody", "--nodes", str(nodes), "--run-dir", "run")
+        self.launcher = self.start("run", *own, *flags)
 
     def start(self, verb: str, *flags: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(

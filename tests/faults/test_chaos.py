@@ -62,7 +62,7 @@ def test_a_live_job_survives_chaos(
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     run_dir = tmp_path / "run"
-    flags = ["--nodes", "3", "--respawn", "--run-dir", "run", "--json"]
+    flags = ["--everybody", "--nodes", "3", "--respawn", "--run-dir", "run", "--json"]
     command = [sys.executable, "-m", "gangline.cli.main", "run", *flags, "train.py"]
     job = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
     try:

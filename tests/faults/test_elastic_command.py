@@ -50,7 +50,7 @@ def test_a_run_ends_well_when_its_plan_kills_a_worker(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "plan.toml").write_text(PLAN)
-    flags = ["--nodes", "3", "--faults", "plan.toml", "--run-dir", "run", "--json"]
+    flags = ["--everybody", "--nodes", "3", "--faults", "plan.toml", "--run-dir", "run", "--json"]
     assert run_command(["run", *flags, "train.py"]) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "done"
     events = list(read_run(tmp_path / "run", notes=[]))

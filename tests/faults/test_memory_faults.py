@@ -55,7 +55,8 @@ def test_a_worker_that_ran_out_of_memory_is_back_with_a_lower_ceiling(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
-    flags = ["--nodes", "2", "--respawn", "--allocation", "equal", "--run-dir", "run", "--json"]
+    flags = ["--nodes", "2", "--everybody", "--respawn", "--allocation", "equal"]
+    flags += ["--run-dir", "run", "--json"]
     assert run_command(["run", *flags, "train.py"]) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "done"
     events = list(read_run(tmp_path / "run", notes=[]))

@@ -121,8 +121,9 @@ print("ended with", gangline.world_size())
 @pytest.mark.timeout(300)
 def test_the_flag_puts_out_a_worker_and_the_run_ends_well(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    command = ("run", "--nodes", "3", "--non-finite", "evict", "--run-dir", str(tmp_path / "run"))
-    assert run_command([*command, str(tmp_path / "train.py")]) == 0
+    flags = ["--everybody", "--nodes", "3", "--non-finite", "evict"]
+    flags += ["--run-dir", str(tmp_path / "run")]
+    assert run_command(["run", *flags, str(tmp_path / "train.py")]) == 0
     events = list(read_run(tmp_path / "run"))
     (named,) = [event for event in events if isinstance(event, GradientTooLarge)]
     assert (named.worker, named.step) == (1, 4)

@@ -224,7 +224,11 @@ def count_whole_numbers(counts_samples: bool, shares: tuple[float, ...]) -> list
     model: Any = Counting(counts_samples=counts_samples)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
     loader: Any = DataLoader(vectors(48), batch_size=24)
-    model, optimizer, loader = gangline.prepare(model, optimizer, loader, shares=shares)
+    return train_warned(*gangline.prepare(model, optimizer, loader, shares=shares))
+
+
+def train_warned(model: Any, optimizer: Any, loader: Any) -> list[str]:
+    """Trains for two epochs: what this worker was warned of."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
@@ -258,14 +262,5 @@ def grow_after_prepare(is_seeded: bool) -> list[str]:
     gangline.init(timeout_s=TIMEOUT_S)
     model: Any = Growing(is_seeded=is_seeded)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
-    model, optimizer, loader = gangline.prepare(
-        model, optimizer, DataLoader(vectors(16), batch_size=8)
-    )
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            for x, y in loader:
-                optimizer.zero_grad()
-                F.mse_loss(model(x), y).backward()
-                optimizer.step()
-    return [str(one.message) for one in caught]
+    loader = DataLoader(vectors(16), batch_size=8)
+    return train_warned(*gangline.prepare(model, optimizer, loader))

@@ -138,6 +138,7 @@ def test_the_flag_resumes_in_the_same_run_folder(tmp_path: Path) -> None:
 
     def run(*flags: str, stop: int) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "gangline.cli.main", "run", "--json", "--run-dir", "run"]
+        command.append("--everybody")
         return subprocess.run(
             [*command, *flags, "train.py", str(stop)],
             cwd=tmp_path,

@@ -27,7 +27,7 @@ import torch
 from forking import PROCESSES
 from gangline.engines.job import Job
 from gangline.spec.cluster import Cluster
-from gangline.spec.config import EmulationConfig, RunConfig
+from gangline.spec.config import EmulationConfig, ManagerConfig, RunConfig
 from gangline.testing.coordination import coordinator_thread
 from gangline.testing.shares import changing_shares
 
@@ -143,6 +143,7 @@ def together(
         config=RunConfig(
             run="scripts",
             cluster=Cluster.of_speeds((1.0,) * workers),
+            manager=ManagerConfig(everybody=True),
             emulation=EmulationConfig(faults=tuple(faults)),
         ),
         run_dir=folder,

@@ -76,7 +76,8 @@ def test_gangline_run_trains_the_plain_model_and_survives_a_kill(
     kill = KILLS[script]
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN.format(worker=kill.worker, step=kill.step, where=kill.where))
-    flags = ["--nodes", "3", "--run-dir", str(tmp_path / "run"), "--faults", str(plan)]
+    flags = ["--everybody", "--nodes", "3", "--run-dir", str(tmp_path / "run")]
+    flags += ["--faults", str(plan)]
     scripts = [str(FOLDER / "reshared.py"), str(FOLDER / f"{script}.py")]
     found = run_command(["-m", "gangline.cli.main", "run", *flags, *scripts], tmp_path)
     expected = dict(plain(script))

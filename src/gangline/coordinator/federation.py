@@ -397,8 +397,7 @@ class Federation:
     def _part(self, sync: Sync) -> list[Outgoing]:
         """The job is one, and is to become several: the spares are asked back first."""
         root, founder = self._root.mind, self._founder
-        spares = sorted(one for one in root.spares if root.roster.workers[one].is_connected)
-        members = (*root.members, *spares)
+        members = (*root.members, *root.present_spares)
         ready = {one: own for one in members if (own := root.readied(one)) is not None}
         if not ready or root.is_over:
             raise UsageError(f"this job cannot be switched to {sync} now: it does not train")
@@ -421,8 +420,7 @@ class Federation:
         root, parting = self._root.mind, self._parting
         if parting is None or self._teams is not None or not root.is_under_way:
             return []
-        is_awaited = any(root.roster.workers[one].is_connected for one in root.spares)
-        is_entering = is_awaited or not root.is_settled
+        is_entering = bool(root.present_spares) or not root.is_settled
         if is_entering and self._clock() - parting.since_s < RECALL_S:
             return []
         self._parting = None

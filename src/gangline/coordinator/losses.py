@@ -72,9 +72,7 @@ class Losses:
     def _find_all_gone(self) -> Loss | None:
         """No member is left who could say that another one is lost, but spares are, who can go on."""
         mind, now = self._mind, self._clock()
-        workers = mind.roster.workers
-        is_any_there = any(workers[member].is_connected for member in mind.members)
-        if is_any_there or not any(workers[spare].is_connected for spare in mind.spares):
+        if mind.is_connected or not mind.present_spares:
             self._absent_since_s = None
             return None
         if mind.has_all_ended:

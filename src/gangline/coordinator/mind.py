@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from gangline.control import (
     Command,
     ControlEvent,
@@ -138,6 +136,11 @@ class Mind:
         return {spare.worker for spare in spares}
 
     @property
+    def present_spares(self) -> list[int]:
+        """Those of them that are connected, and can be asked back."""
+        return sorted(one for one in self.spares if self.roster.workers[one].is_connected)
+
+    @property
     def members(self) -> tuple[int, ...]:
         """Who takes part, in rank order; nobody before there is a view."""
         return () if self.control is None else self.control.members
@@ -224,16 +227,10 @@ class Mind:
         return wanted
 
     def recall(self) -> bool:
-        """All spares are to come back, and nobody is put out for being slow; whether there are any."""
-        workers = self.roster.workers
-        spares = sorted(one for one in self.spares if workers[one].is_connected)
-        if self.control is None or not spares:
-            return False
-        options = msgspec.structs.replace(self.control.options, may_exclude=False)
-        self.control = msgspec.structs.replace(self.control, options=options)
-        for worker in spares:
+        """All spares are to come back; whether there are any."""
+        for worker in self.present_spares:
             self.changes.want_in(worker)
-        return True
+        return bool(self.present_spares)
 
     def change_part(self, part: PartChanged) -> list[Outgoing]:
         """The members' part of the job is another one."""

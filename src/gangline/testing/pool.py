@@ -18,7 +18,7 @@ import msgspec
 from gangline.engines.job import Job
 from gangline.engines.local import LocalEngine, WorkerCommand
 from gangline.spec.cluster import Cluster
-from gangline.spec.config import FLAT, BatchConfig, ExchangeConfig, RunConfig
+from gangline.spec.config import FLAT, BatchConfig, ExchangeConfig, ManagerConfig, RunConfig
 from gangline.spec.errors import UsageError
 from gangline.testing.coordination import coordinator_thread
 from gangline.testing.task import Answer, Task, task_of
@@ -145,6 +145,7 @@ class WorkerPool:
                 cluster=Cluster.of_speeds(speeds or [1.0] * num_workers),
                 batch=BatchConfig(shares=None if shares is None else tuple(shares)),
                 exchange=ExchangeConfig(transport=transport, structure=structure or FLAT),
+                manager=ManagerConfig(everybody=True),
             ),
             run_dir=self.run_dir,
             script=_ENTRY,

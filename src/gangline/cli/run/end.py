@@ -78,7 +78,7 @@ def summary_lines(summary: RunSummary) -> list[str]:
         step_ms = summary.step_median_s * 1000
         text += f", {summary.throughput:,.0f} samples/s, {step_ms:,.1f} ms/step"
     plan = [] if summary.plan is None else plan_headline(summary.plan)
-    warnings = [f"warning: {one}" for one in summary.warnings if "not a number" in one]
+    warnings = [f"warning: {one}" for one in summary.warnings]
     excluded = exclusion_lines(summary.decisions)
     return [text, *warnings, *excluded, *plan, *_pacing_lines(summary)]
 
