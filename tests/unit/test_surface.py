@@ -16,7 +16,7 @@ import typer.main
 
 import gangline
 from gangline.cli.main import app
-from gangline.coordinator.records import AnyRecord
+from gangline.coordinator.kept.records import AnyRecord
 from gangline.protocol.launch import LAUNCH_VARIABLE, Launch
 from gangline.protocol.messages import FromCoordinator, FromWorker
 from gangline.spec.event import AnyEvent

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control import SpareMeasured, WorkersJoined, WorkersLeft
+from gangline.coordinator.kept.records import NoJournal, ScriptEnded
 from gangline.coordinator.losses import Losses, questions
 from gangline.coordinator.members.homecoming import Homecoming
 from gangline.coordinator.mind import Mind
 from gangline.coordinator.outgoing import LEFT_BEHIND, OVER, Outgoing
-from gangline.coordinator.records import NoJournal, ScriptEnded
 from gangline.coordinator.reports.checkpoints import judge
 from gangline.coordinator.reports.steps import StepReports
 from gangline.protocol.messages import (
@@ -42,10 +42,10 @@ from gangline.spec.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gangline.coordinator.records import Journal
-    from gangline.coordinator.replanning import PlanSink
+    from gangline.coordinator.kept.records import Journal
     from gangline.coordinator.reports.bunch import Bunch
     from gangline.coordinator.settings import Settings
+    from gangline.coordinator.structure.replanning import PlanSink
     from gangline.eventlog import EventSink
     from gangline.protocol.lifeline import ProcessEnded
     from gangline.protocol.status import ReplanRequest, Status

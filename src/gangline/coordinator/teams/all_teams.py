@@ -15,8 +15,7 @@ from gangline.control.shares.parts import (
     least_parts,
 )
 from gangline.control.sync.rounds import Report, Round, RoundClock
-from gangline.coordinator.outgoing import Outgoing
-from gangline.coordinator.records import (
+from gangline.coordinator.kept.records import (
     Closed,
     Merged,
     RoundsLost,
@@ -24,6 +23,7 @@ from gangline.coordinator.records import (
     TeamLost,
     TeamsFounded,
 )
+from gangline.coordinator.outgoing import Outgoing
 from gangline.coordinator.teams.attendance import RETURN_S, Attendance
 from gangline.coordinator.teams.chronicle import Chronicle
 from gangline.coordinator.teams.leaderreach import LeaderReach
@@ -47,7 +47,7 @@ from gangline.spec.view import Whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gangline.coordinator.records import AnyRecord, Journal
+    from gangline.coordinator.kept.records import AnyRecord, Journal
     from gangline.coordinator.teams.founding import ScopePlan
     from gangline.coordinator.teams.team import Team
     from gangline.eventlog import EventSink

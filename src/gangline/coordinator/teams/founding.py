@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gangline.control.shares.parts import divide, least_parts
-from gangline.coordinator.records import TeamFounded, TeamsFounded
+from gangline.coordinator.kept.records import TeamFounded, TeamsFounded
 from gangline.coordinator.teams.team import Team
 from gangline.planning.structure.relaxing import groups_by_place
 from gangline.spec.errors import UsageError
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gangline.coordinator.hub import Hub
+    from gangline.coordinator.kept.records import AnyRecord, Journal
     from gangline.coordinator.outgoing import Outgoing
-    from gangline.coordinator.records import AnyRecord, Journal
     from gangline.coordinator.teams.team import TeamFactory
     from gangline.protocol.messages import Hello, Ready
     from gangline.spec.profile import ClusterProfile

@@ -16,7 +16,7 @@ from gangline.protocol.messages import RoundClosed, RoundOpened
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gangline.coordinator.records import Merged
+    from gangline.coordinator.kept.records import Merged
     from gangline.coordinator.teams.team import Team
     from gangline.protocol.messages import Hello
     from gangline.spec.sync import Sync
