@@ -96,7 +96,7 @@ class Merging:
         """What this worker can say in a header."""
         post, opened = self._client.post, self._opened
         number = -1 if opened is None else opened.number
-        has_mean = self._exchange is not None and self._exchange.mean is not None
+        has_mean = self._exchange is not None and self._exchange.result is not None
         is_held = self._mean is not None
         return RoundSection(
             opened=post.newest_opened,
@@ -176,7 +176,7 @@ class Merging:
 
     def _share(self) -> None:
         """The leader's mean becomes the team's."""
-        mean = None if self._exchange is None else self._exchange.mean
+        mean = None if self._exchange is None else self._exchange.result
         copy = self._mean if mean is None else mean.copy
         own = None if copy is None else {"values": copy.values, "counters": list(copy.counters)}
 
@@ -187,12 +187,12 @@ class Merging:
         self._mean = None if found is None else Copy(found["values"], tuple(found["counters"]))
 
     def _tell_held(self, opened: RoundOpened) -> None:
-        if self._is_told or self._exchange is None or self._exchange.mean is None:
+        if self._is_told or self._exchange is None or self._exchange.result is None:
             return
         self._is_told = True
         assert self._copy is not None
         assert self._mean is not None
-        mean, count = self._exchange.mean, self._replica.num_parameters
+        mean, count = self._exchange.result, self._replica.num_parameters
         own, common = self._copy.values[:count], self._mean.values[:count]
         moved = distance(common, self._common_at(opened.level).values[:count])
         self._client.send(
