@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from gangline.coordinator.settings import Settings
     from gangline.coordinator.structure.replanning import PlanSink
     from gangline.eventlog import EventSink
+    from gangline.spec.exchange.address import WireAddress
     from gangline.spec.position import Position
     from gangline.spec.view import View, Whole
 
@@ -380,4 +381,10 @@ class Mind:
             addresses=self.roster.addresses(view.members),
             seed=self._seed,
             is_recovery=is_recovery,
+            spares=self._spare_addresses(),
         )
+
+    def _spare_addresses(self) -> dict[int, WireAddress]:
+        """Where the spares are reached, who are told the state with which each epoch begins."""
+        spares = self.present_spares if self.roster.whole is None else ()
+        return dict(zip(spares, self.roster.addresses(tuple(spares)), strict=True))

@@ -161,7 +161,7 @@ class BatchWalk:
     def _finish_step(self, handout: Handout) -> None:
         gear, progress, departure = self._gear, self._progress, self._gear.departure
         self._count_step(handout)
-        if self._membership.is_broken and not departure.has_left:
+        if self._recovery.needs_group and not departure.has_left:
             self._recovery.recover()
         view = gear.views.at(progress.position.step)
         if not departure.has_left and departure.is_due(view):

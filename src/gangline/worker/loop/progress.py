@@ -42,6 +42,13 @@ class Progress:
 
     Set where an epoch is left.
     """
+    is_told: bool = False
+    """Whether this worker is a spare, in no group, and was told where the others are.
+
+    Set by recovery: its loop goes on to there, and then waits for more.
+    """
+    is_spare: bool = False
+    """Whether it has become like the others since it was put out, and is in no group still."""
     is_through: bool = False
     """Whether the loop has gone through all epochs that it asked for. Set where it counts them."""
     random: RandomNumbers = field(default_factory=RandomNumbers)
