@@ -381,7 +381,7 @@ class Federation:
         groups = self._founder.groups(first.sync, tuple(ready))
         try:
             self._founder.check_levels(first.sync)
-            teams, outgoing = self._founder.found(groups, ready)
+            teams, outgoing = self._founder.found(groups, ready, first.sync)
         except UsageError as error:
             return [Outgoing(worker, Refused(reason=str(error))) for worker in ready]
         self._ready = ready
@@ -443,7 +443,7 @@ class Federation:
         ready = self._founder.ready_of(teams.active)
         bystanders = self._founder.bystanders(teams.teams.values())
         groups = self._founder.groups(sync, tuple(ready))
-        founded, outgoing = self._founder.found(groups, ready)
+        founded, outgoing = self._founder.found(groups, ready, sync)
         self._begin(founded, sync)
         self._ready |= ready
         for worker, hello, own in bystanders:

@@ -151,6 +151,11 @@ class Merges:
             taken |= numbers
         return due
 
+    @property
+    def has_stops(self) -> bool:
+        """Whether teams stop by themselves, after so many steps, to be merged."""
+        return any(scope.clock.stops_teams for scope in self.scopes)
+
     def set_rates(self, sync: Sync) -> None:
         """The same teams are held together in another way."""
         for scope in self.scopes:

@@ -57,11 +57,14 @@ class BatchWalk:
 
     def hand_out(self, handout: Handout, weight: float | Future[float], batch: Any) -> None:
         """The loop gets a batch: to compute it now, or behind those that it has fetched before."""
+        joins_void, self._progress.joins_void = self._progress.joins_void, False
         self._batches.add(handout, weight, batch, is_void=self._is_filling)
         self._last_two = (self._last_two[1], handout)
         self._gear.clock.handed_out()
         if self._batches.present is None:
             self._take_up()
+        if joins_void:
+            self._recovery.void()
 
     def fill(self, handout: Handout, batch: Any) -> None:
         """The loop gets a batch that counts nothing, where there are no more for it."""

@@ -220,6 +220,7 @@ class EpochWalk:
             is_closed = self._close()
         progress.must_cut = False  # nothing is cut ahead
         if not is_closed:
+            batches.is_exhausted = False  # there are more to come
             return False
         is_over = progress.is_past or progress.position.epoch >= progress.loop_epoch
         if is_over or self._gear.departure.has_left:

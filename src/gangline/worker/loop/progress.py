@@ -30,6 +30,11 @@ class Progress:
     """Up to which step and call the others were ahead when this worker joined them. Set by recovery."""
     is_void: bool = False
     """Whether the attempt at this batch counts nothing. Set by recovery, until the next batch."""
+    joins_void: bool = False
+    """Whether the next batch counts nothing: the others have it, for a group that is no more.
+
+    Set by recovery. They may call each other in it, and this worker must make the same calls.
+    """
     must_cut: bool = False
     """Whether what was cut ahead was cut for a group that is no more.
 

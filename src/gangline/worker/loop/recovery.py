@@ -134,6 +134,9 @@ class Recovery:
         own = progress.position
         progress.is_told = progress.is_spare = view is None
         progress.overtaken = truth.position[2:4] if truth.was_behind else NOWHERE
+        # A batch is handed out when the step before it is done: they are in it, and this one is not.
+        are_amid = truth.position.handed_out == truth.position.step > own.handed_out
+        progress.joins_void = are_amid and view is not None and self._gear.handout is None
         self._gradients.reset()
         buffers.settle()
         if view is not None:

@@ -56,26 +56,31 @@ class Leaders:
         """The mean of all teams' copies, weighted by the samples that each stands for.
 
         `reference` is what all teams had in common after their last merge: where the exchange is
-        compressed, the way from there travels.
+        compressed, the way from there travels. A team whose values are not numbers counts nothing,
+        unless no team's are.
         """
         start_s, start_cpu_s = time.perf_counter(), time.thread_time()
         group = self._enter(opened)
-        own = msgspec.msgpack.encode((samples, len(copy.values), copy.counters))
+        is_finite = copy.is_finite
+        own = msgspec.msgpack.encode((samples, len(copy.values), copy.counters, is_finite))
         try:
             rows = [msgspec.msgpack.decode(row) for row in gather_bytes(group, own)]
             values, counters = copy.values, copy.counters
-            if len({(size, len(counts)) for _, size, counts in rows}) > 1:
+            if len({(size, len(counts)) for _, size, counts, _ in rows}) > 1:
                 # Somebody has made no step yet, and has no optimizer state: each keeps its own.
-                values = values[: min(size for _, size, _ in rows)]
+                values = values[: min(size for _, size, _, _ in rows)]
                 counters = ()
-            total = sum(count for count, _, _ in rows)
-            weight = samples / total if total else 1 / len(rows)
+            counting = [row for row in rows if row[3]] or rows
+            total = sum(count for count, *_ in counting)
+            weight = samples / total if total else 1 / len(counting)
+            if len(counting) < len(rows) and not is_finite:
+                values, weight = torch.zeros_like(values), 0.0
             summed, sent_bytes = self._sum(group, opened, values, reference, weight=weight)
         except Exception:
             self.leave()
             raise
         if counters:
-            counters = tuple(max(column) for column in zip(*(c for _, _, c in rows), strict=True))
+            counters = tuple(max(column) for column in zip(*(row[2] for row in rows), strict=True))
         return Mean(
             Copy(summed, counters),
             took_s=time.perf_counter() - start_s,
