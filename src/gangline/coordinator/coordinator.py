@@ -107,6 +107,10 @@ class Coordinator:
         self._outbox.begin(now)
         return self._job.standing()
 
+    def machine_of(self, worker: int) -> str:
+        """The machine whose launcher may speak for a worker; empty: none."""
+        return self._job.machine_of(worker)
+
     def survey_status(self) -> SurveyStatus:
         """How far the measuring of links is. Raises UsageError where nobody has asked for it."""
         if self._survey is None:

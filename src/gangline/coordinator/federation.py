@@ -166,6 +166,11 @@ class Federation:
             main=members[0] if members else -1,
         )
 
+    def machine_of(self, worker: int) -> str:
+        """The machine that a worker said it is on; empty where it has said nothing."""
+        hello = self._root.mind.hellos.get(worker)
+        return "" if hello is None else hello.machine
+
     def tick(self) -> list[Outgoing]:
         """Time has passed: looks whether somebody is missing, and grants what was asked for."""
         outgoing = self._follow_auto() + self._part_if_all_are_there()

@@ -22,7 +22,7 @@ from gangline.spec.errors import LaunchError
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gangline.engines.job import Job
     from gangline.engines.result import WorkerResult
@@ -154,6 +154,18 @@ class Coordination:
             if keeper.standing is None or keeper.standing.is_dissolved:
                 return
             time.sleep(0.01)
+
+    def await_sent(self, is_hurried: Callable[[], bool], *, limit_s: float) -> None:
+        """Waits a while for the event logs of machines that joined, which their workers have left."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline and not is_hurried():
+            standing = self.standing
+            if standing is not None and not standing.num_sending:
+                return
+            if self._serving is None:
+                return
+            self.tick()
+            time.sleep(0.02)
 
     # --- processes -------------------------------------------------------------------------------
 

@@ -43,6 +43,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The file with that job's token."""
     announced_in: Path | None = None
     """The folder in which that coordinator announces itself, if it can be reached from here."""
+    machine: str = ""
+    """What this launcher is called by the coordinator that it sends event logs to; empty: none."""
     enclosures: tuple[Enclosure, ...] = ()
     """What each worker is put into; empty: nothing."""
 
@@ -100,6 +102,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
                 speed=1.0 if self.enclosure_of(worker).control_group else speed,
                 config=told,
                 faults=faults.of(worker),
+                machine=self.machine,
             )
             for worker, speed in enumerate(self.speeds)
         ]

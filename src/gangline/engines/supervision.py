@@ -76,9 +76,12 @@ class StopRequest:
     def __init__(self) -> None:
         self.number: int | None = None
         self.is_urgent = False
+        self.count = 0
+        """How many signals have come."""
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """The signal handler. The first signal is the one that counts; a second one means: now."""
+        self.count += 1
         self.is_urgent = self.number is not None
         if self.number is None:
             self.number = number
@@ -123,7 +126,10 @@ def supervise(
         beyond.await_dissolved()
         watcher.tick()
         whole = _conclude(engine.results, request, keeps_going, end)
-        return msgspec.structs.replace(whole, wall_s=time.monotonic() - started_s)
+        concluded = msgspec.structs.replace(whole, wall_s=time.monotonic() - started_s)
+        count = request.count
+        beyond.await_sent(lambda: request.count > count, is_done=whole.status == "done")
+        return concluded
 
 
 class _End:

@@ -71,6 +71,13 @@ class Timeline(msgspec.Struct, kw_only=True):
     run: str = ""
     started: RunStarted | None = None
     ended: RunEnded | None = None
+    """Where the job was started by a coordinator alone: when all machines that joined have ended."""
+    joined_ended: RunEnded | None = None
+    """The last end of a machine that joined."""
+    num_joining: int = 0
+    """How many machines that joined have not ended."""
+    hosts: dict[int, str] = {}
+    """The machine of each worker, as its log says."""
     first_t: float | None = None
     last_t: float | None = None
     steps: list[Step] = []
@@ -103,6 +110,11 @@ class Timeline(msgspec.Struct, kw_only=True):
             seen.update(range(len(self.started.nodes)))
         return sorted(seen.union(self.ready, self.pacing, self.exits))
 
+    def node_of(self, worker: int) -> str:
+        """The name of a worker's node; of one that joined, its machine's."""
+        nodes = self.started.nodes if self.started else []
+        return nodes[worker] if 0 <= worker < len(nodes) else self.hosts.get(worker, "")
+
     @property
     def teams(self) -> list[int]:
         """The teams that made a step; one where all workers step together."""
@@ -132,6 +144,8 @@ def build_timeline(events: Iterable[AnyEvent]) -> Timeline:
         else:
             timeline.num_implausible += 1
     timeline.steps = _steps_of(records)
+    if timeline.started is None and not timeline.num_joining:
+        timeline.ended = timeline.ended or timeline.joined_ended
     return timeline
 
 
@@ -145,8 +159,16 @@ def _place(timeline: Timeline, event: AnyEvent) -> None:
     match event:
         case LogOpened():
             timeline.run = timeline.run or event.run
+            number = event.source.removeprefix("worker ")
+            if number.isdecimal():
+                timeline.hosts[int(number)] = event.host
+        case RunStarted(is_joining=True):
+            timeline.num_joining += 1
         case RunStarted():
             timeline.started = event
+        case RunEnded(is_joining=True):
+            timeline.num_joining -= 1
+            timeline.joined_ended = event
         case RunEnded():
             timeline.ended = event
         case ViewAdopted():

@@ -63,6 +63,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that prints and saves; -1: nobody yet."""
     come: int = 0
     """Before there is a view: how many workers are here."""
+    num_sending: int = 0
+    """How many machines still send their event logs."""
 
 
 AnyOrder = Serve | ProcessEnded | Dissolve

@@ -37,8 +37,8 @@ class Driver:
 
     def __init__(self, settings: Settings, run_dir: Path | None = None) -> None:
         """Goes on where the run folder's journal ends."""
-        run = settings.run
-        self._run_dir = run_dir
+        self.run = run = settings.run
+        self.run_dir = run_dir
         self._events: EventSink = NullWriter()
         if run_dir is not None:
             source = "coordinator"
@@ -87,9 +87,9 @@ class Driver:
         return True
 
     def _keep_plan(self, plan: Plan) -> None:
-        if self._run_dir is None:
+        if self.run_dir is None:
             return
-        path = self._run_dir / PLAN_NAME
+        path = self.run_dir / PLAN_NAME
         try:
             replace_plain(path, msgspec.json.format(msgspec.json.encode(plan), indent=2))
         except OSError as error:  # training must not end because of this
