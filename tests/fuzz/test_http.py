@@ -55,6 +55,7 @@ def test_the_document_describes_every_route(server: CoordinatorServer) -> None:
         "/api/sync",
         "/api/busy",
         "/api/certificate",
+        "/api/events",
     }
     named = set(document["components"]["schemas"])
     assert {"Status", "LeaveRequest", "CertificateRequest", "CertificateAnswer"} <= named

@@ -262,6 +262,12 @@ class Federation:
         """Somebody wants a worker to go. Raises UsageError where it cannot."""
         return self._hub_of(worker).ask_to_leave(worker)
 
+    def ask_all_to_leave(self) -> list[Outgoing]:
+        """Nobody can go on here for long: all members are to leave, one after the other."""
+        minds = [mind for mind in self._minds() if mind.roster.is_elastic(mind.members)]
+        members = [member for mind in minds for member in mind.members]
+        return [out for member in members for out in self.ask_to_leave(member)]
+
     def ask_structure(self, request: ReplanRequest) -> list[Outgoing]:
         """Somebody wants another structure. Raises UsageError where there can be none."""
         if self._teams is not None:

@@ -99,6 +99,15 @@ class Beyond:
         path = log_path(self._job.run_dir, f"worker {worker}")
         return any(event.what == "leave" for event in _last_decisions(path))
 
+    @property
+    def can_leave(self) -> bool:
+        """Whether the transport lets workers leave while others go on."""
+        return (self._job.config.exchange.transport or "wire").startswith("wire")
+
+    def depart(self) -> None:
+        """This machine is about to end, and with it the job's coordinator, unless that is elsewhere."""
+        self._coordination.depart()
+
     def dissolve(self, reason: str) -> None:
         """The job is ended here: who joined it is told."""
         self._coordination.dissolve(reason)

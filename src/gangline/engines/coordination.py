@@ -17,7 +17,7 @@ from gangline.files.announcement import read_announcement
 from gangline.files.config import PROFILE_FILE, write_config
 from gangline.files.plainfile import replace_plain
 from gangline.files.tokens import write_token
-from gangline.protocol.lifeline import Dissolve, ProcessEnded, Serve, Standing
+from gangline.protocol.lifeline import Depart, Dissolve, ProcessEnded, Serve, Standing
 from gangline.spec.errors import LaunchError
 from gangline.spec.event import Decision
 
@@ -145,6 +145,11 @@ class Coordination:
             own = tuple(range(len(self._job.speeds) + self._job.respawns))
             self._keepers[self._serving].order(Dissolve(reason=reason, own=own))
             self._dissolve_until_s = time.monotonic() + _DISSOLVE_S
+
+    def depart(self) -> None:
+        """This machine is about to end: all members of the job are asked to leave it."""
+        if self._serving is not None:
+            self._keepers[self._serving].order(Depart())
 
     def await_dissolved(self) -> None:
         """Waits until those workers have been told, if they are to be told."""

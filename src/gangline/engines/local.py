@@ -169,6 +169,12 @@ class LocalEngine:
             self.wait()
         self._end_guard()
 
+    def ask_to_end(self) -> None:
+        """Sends SIGTERM to all workers that run, which has them leave their job politely."""
+        self.poll()
+        for process in self._running.values():
+            os.kill(process.pid, signal.SIGTERM)  # it is not reaped yet: this is still its number
+
     def _start_worker(self, command: WorkerCommand) -> None:
         command.log.parent.mkdir(parents=True, exist_ok=True)
         enclosure = command.enclosure

@@ -79,7 +79,7 @@ def _run(
                     engine,
                     watcher=_Recorder(events, watcher, coordination, beyond, ends, stream),
                     beyond=beyond,
-                    keeps_going=job.config.survival.keep_going,
+                    survival=job.config.survival,
                     replace=Respawner(job, base, cores=count_cores(), events=events).replace,
                 )
         except GanglineError as error:

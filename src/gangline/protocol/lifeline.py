@@ -46,6 +46,10 @@ class Dissolve(Order, frozen=True, kw_only=True, tag="dissolve"):
     """The launcher's own workers, which it ends itself."""
 
 
+class Depart(Order, frozen=True, kw_only=True, tag="depart"):
+    """The coordinator's machine is about to end: all members shall leave."""
+
+
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """How a job stands, as its coordinator knows it."""
 
@@ -67,7 +71,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """How many machines still send their event logs."""
 
 
-AnyOrder = Serve | ProcessEnded | Dissolve
+AnyOrder = Serve | ProcessEnded | Dissolve | Depart
 
 
 class Line(Generic[T]):

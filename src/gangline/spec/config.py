@@ -28,6 +28,7 @@ from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import Compression
 from gangline.spec.exchange.structure import Structure
 from gangline.spec.faults import Fault, FaultPlan
+from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
 from gangline.spec.sync import Sync, parse_sync
 from gangline.spec.wire import WireSettings
 
@@ -148,6 +149,10 @@ class SurvivalConfig(_Part, frozen=True, kw_only=True):
     """What happens to a worker whose gradient is wrong, one of `NON_FINITE`; None: the script says."""
     max_away_s: float = DEFAULT_MAX_AWAY_S
     """How long the coordinator may be away when a worker cannot go on without it."""
+    notices: tuple[str, ...] = ()
+    """What says that this machine is about to end: `sigterm`, `file:PATH` or `command:COMMAND`."""
+    notice_s: float = DEFAULT_NOTICE_S
+    """How long after that the machine ends: its workers have left by then."""
 
     def __post_init__(self) -> None:
         if self.max_respawns < 1:
@@ -163,6 +168,9 @@ class SurvivalConfig(_Part, frozen=True, kw_only=True):
             raise UsageError(
                 f"survival.max_away_s must be finite and 1 or more, not {self.max_away_s}"
             )
+        for notice in self.notices:
+            check_notice(notice, name="survival.notices")
+        check_notice_s(self.notice_s, name="survival.notice_s")
 
     @property
     def num_respawns(self) -> int:

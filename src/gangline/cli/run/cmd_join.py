@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 
 from gangline.cli.contact import Contact
 from gangline.cli.flag_groups import FlagGroup, grouped
+from gangline.cli.notices import NoticeDeadlineFlag, NoticeFlag
 from gangline.cli.output import JsonFlag, say
 from gangline.cli.run.cmd_run import launch
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
@@ -30,6 +31,7 @@ from gangline.spec.config import (
     check_transport,
 )
 from gangline.spec.errors import LaunchError, UsageError
+from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
 
 
 class _RunningJob(msgspec.Struct):
@@ -100,6 +102,8 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
     transport: Annotated[
         str | None, typer.Option(help="What moves the gradients, as in the running job.")
     ] = None
+    notice: NoticeFlag = None
+    notice_deadline: NoticeDeadlineFlag = DEFAULT_NOTICE_S
     run_dir: Annotated[
         Path | None, typer.Option(help="The folder for these workers' logs (runs/join-TIME).")
     ] = None
@@ -108,10 +112,17 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
         """What these workers are asked."""
         node = Node(name="join", speed=self.speed, workers=self.workers)
         check_transport(self.transport, name="--transport")
+        for notice in self.notice or ():
+            check_notice(notice, name="--notice")
+        check_notice_s(self.notice_deadline, name="--notice-deadline")
         return RunConfig(
             cluster=Cluster(nodes=(node,)),
             exchange=ExchangeConfig(transport=self.transport),
-            survival=SurvivalConfig(max_away_s=self.max_away),
+            survival=SurvivalConfig(
+                max_away_s=self.max_away,
+                notices=tuple(self.notice or ()),
+                notice_s=self.notice_deadline,
+            ),
         )
 
 

@@ -8,12 +8,14 @@ import typer
 
 from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
 from gangline.cli.flag_groups import FlagGroup, Sets
+from gangline.cli.notices import NoticeDeadlineFlag, NoticeFlag
 from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.cli.run.numbers import parse_numbers
 from gangline.spec.cluster import Cluster
 from gangline.spec.config import AUTO, ExchangeConfig, SurvivalConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import FaultPlan
+from gangline.spec.notice import DEFAULT_NOTICE_S
 from gangline.spec.wire import parse_ports
 
 
@@ -175,6 +177,8 @@ class SurvivalFlags(FlagGroup, frozen=True, kw_only=True):
         ),
         Sets("survival.non_finite"),
     ] = None
+    notice: Annotated[NoticeFlag, Sets("survival.notices")] = None
+    notice_deadline: Annotated[NoticeDeadlineFlag, Sets("survival.notice_s")] = DEFAULT_NOTICE_S
     detector: Annotated[DetectorFlag, Sets("manager.detector")] = DEFAULT_DETECTOR
     everybody: Annotated[EverybodyFlag, Sets("manager.everybody")] = False
 
