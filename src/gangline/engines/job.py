@@ -13,6 +13,7 @@ from gangline.engines.local import WorkerCommand
 from gangline.files.tls import TlsFiles
 from gangline.protocol.launch import Launch
 from gangline.spec.config import RunConfig
+from gangline.spec.devices import visible_to
 from gangline.spec.enclosure import OPEN, Enclosure
 from gangline.spec.faults import FaultPlan
 from gangline.spec.profile import ClusterProfile
@@ -117,6 +118,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
                 arguments=self.program,
                 environment={
                     **shared,
+                    **visible_to(place, self.config.compute.devices),
                     **self.enclosure_of(place).environment,
                     **launch.to_environment(),
                 },

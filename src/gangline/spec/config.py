@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gangline.spec.cluster import Cluster, Node
+from gangline.spec.devices import AUTO as DEVICES_AUTO
+from gangline.spec.devices import check_devices
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import Compression
 from gangline.spec.exchange.structure import Structure
@@ -187,6 +189,16 @@ class ManagerConfig(_Part, frozen=True, kw_only=True):
     """Train with all workers, also where fewer of them would be faster."""
 
 
+class ComputeConfig(_Part, frozen=True, kw_only=True):
+    """What the workers of this machine compute on."""
+
+    devices: str = DEVICES_AUTO
+    """`auto`: one worker per GPU, where nothing is emulated; `cpu`; or GPUs, such as `0,1`."""
+
+    def __post_init__(self) -> None:
+        check_devices(self.devices, name="compute.devices")
+
+
 class EmulationConfig(_Part, frozen=True, kw_only=True):
     """What this machine pretends."""
 
@@ -210,6 +222,7 @@ class RunConfig(_Part, frozen=True, kw_only=True):
     survival: SurvivalConfig = SurvivalConfig()
     manager: ManagerConfig = ManagerConfig()
     emulation: EmulationConfig = EmulationConfig()
+    compute: ComputeConfig = ComputeConfig()
 
     @property
     def num_workers(self) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
+from gangline.cli.devices import DevicesFlag
 from gangline.cli.flag_groups import FlagGroup, Sets
 from gangline.cli.notices import NoticeDeadlineFlag, NoticeFlag
 from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
@@ -30,6 +31,7 @@ class ClusterFlags(FlagGroup, frozen=True, kw_only=True):
         Path | None, typer.Option(help="A TOML file that describes the nodes instead.")
     ] = None
     workers: Annotated[int | None, typer.Option(help="Workers per node (1).")] = None
+    devices: Annotated[DevicesFlag, Sets("compute.devices")] = AUTO
     quota: Annotated[
         bool,
         typer.Option("--quota", help="Hold workers to their speeds by CPU quotas, not by pacing."),
