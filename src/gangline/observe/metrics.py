@@ -284,7 +284,7 @@ def _warnings(timeline: Timeline) -> list[str]:
             f"{timeline.num_implausible} steps were left out: their times or samples are impossible"
         )
     incomplete = [step for step in timeline.steps if not timeline.is_complete(step)]
-    if incomplete:
+    if incomplete and not timeline.is_of_one_machine:
         missing = {
             w for step in incomplete for w in timeline.members_of(step) - step.records.keys()
         }

@@ -76,6 +76,8 @@ class Timeline(msgspec.Struct, kw_only=True):
     """The last end of a machine that joined."""
     num_joining: int = 0
     """How many machines that joined have not ended."""
+    sources: set[str] = set()
+    """Whose logs these are."""
     hosts: dict[int, str] = {}
     """The machine of each worker, as its log says."""
     first_t: float | None = None
@@ -109,6 +111,12 @@ class Timeline(msgspec.Struct, kw_only=True):
         if self.started is not None:
             seen.update(range(len(self.started.nodes)))
         return sorted(seen.union(self.ready, self.pacing, self.exits))
+
+    @property
+    def is_of_one_machine(self) -> bool:
+        """Whether these are the logs of a machine that joined, without those of the others."""
+        has_joined = self.joined_ended is not None or self.num_joining > 0
+        return has_joined and self.started is None and "coordinator" not in self.sources
 
     def node_of(self, worker: int) -> str:
         """The name of a worker's node; of one that joined, its machine's."""
@@ -159,6 +167,7 @@ def _place(timeline: Timeline, event: AnyEvent) -> None:
     match event:
         case LogOpened():
             timeline.run = timeline.run or event.run
+            timeline.sources.add(event.source)
             number = event.source.removeprefix("worker ")
             if number.isdecimal():
                 timeline.hosts[int(number)] = event.host

@@ -148,6 +148,7 @@ class Shaky:
             run="test",
             machine_of=lambda worker: machine_name(KEY) if worker in (3, 4) else "",
             limits=Limits(),
+            tell=lambda event: None,
         )
 
     def post(self, request: EventsRequest) -> EventsAnswer:

@@ -3,8 +3,18 @@
 
 from __future__ import annotations
 
+from synthetic_run import step_done
+
 from gangline.observe import summarize
-from gangline.spec.event import AnyEvent, LogOpened, RunEnded, RunStarted, WorkerEnded, WorkerReady
+from gangline.spec.event import (
+    AnyEvent,
+    LogOpened,
+    RunEnded,
+    RunStarted,
+    ViewAdopted,
+    WorkerEnded,
+    WorkerReady,
+)
 
 
 def started(*, is_joining: bool) -> RunStarted:
@@ -51,3 +61,13 @@ def test_workers_of_other_machines_have_their_names() -> None:
     found = summarize([*OWN, *JOINED, opened, ready, failed])
     assert [(one.worker, one.node) for one in found.workers] == [(0, "n0"), (5, "laptop")]
     assert found.workers[1].exit == "exit code 1: ValueError\nTrace…"
+
+
+def test_the_folder_of_a_machine_lacks_nothing_when_it_has_its_own_workers() -> None:
+    view = ViewAdopted(t=2.0, view=0, step=0, members=[0, 5], shares=[4, 4], reason="")
+    step = step_done(worker=5, step=0, view=0)
+    own = [*JOINED, view, step]
+    assert summarize(own).warnings == []
+    opened = LogOpened(t=0.0, schema=1, run="r", source="coordinator", host="here", pid=1)
+    (warning,) = summarize([opened, *own]).warnings
+    assert "lack a worker's part (missing: worker 0)" in warning

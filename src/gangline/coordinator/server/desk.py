@@ -83,7 +83,11 @@ class Desk:
         self._limits = limits
         self._authority = authority
         self._streams = Streams(
-            driver.run_dir, run=driver.run, machine_of=driver.coordinator.machine_of, limits=limits
+            driver.run_dir,
+            run=driver.run,
+            machine_of=driver.coordinator.machine_of,
+            limits=limits,
+            tell=driver.write,
         )
         self._queues: dict[int, asyncio.Queue[FromCoordinator]] = {}
         self._deaf: set[int] = set()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gangline.coordinator.settings import Settings
     from gangline.eventlog import EventSink
     from gangline.protocol.lifeline import Standing
+    from gangline.spec.event import Event
     from gangline.spec.plan import Plan
 
 PLAN_NAME = "plan.json"
@@ -60,6 +61,10 @@ class Driver:
     def standing(self) -> Standing:
         """How the job stands, for whoever started it."""
         return self.coordinator.standing(time.time())
+
+    def write(self, event: Event) -> None:
+        """Writes to the coordinator's event log what no decision of the job is."""
+        self._events.write(event)
 
     def close(self) -> None:
         """Closes what is recorded."""

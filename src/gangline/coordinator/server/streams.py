@@ -23,7 +23,7 @@ from gangline.eventlog.lines import encode_line
 from gangline.files.plainfile import open_plain, read_plain, replace_plain
 from gangline.protocol.streaming import LAUNCHER, EventsAnswer, machine_name
 from gangline.spec.errors import UsageError
-from gangline.spec.event import EventsLost, LogOpened
+from gangline.spec.event import Decision, EventsLost, LogOpened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from gangline.coordinator.server.limits import Limits
     from gangline.protocol.streaming import Chunk, EventsRequest
+    from gangline.spec.event import Event
 
 RESERVE_BYTES = 64 << 20
 """So much room is left on the disk for what the job cannot do without."""
@@ -92,13 +93,15 @@ class Streams:
         run: str,
         machine_of: Callable[[int], str],
         limits: Limits,
+        tell: Callable[[Event], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`machine_of` says on which machine a worker said it is."""
+        """`machine_of` says on which machine a worker said it is; `tell` writes to our own log."""
         self._run_dir = run_dir
         self._run = run
         self._machine_of = machine_of
         self._limits = limits
+        self._tell = tell
         self._clock = clock
         self._senders: dict[str, _Sender] = {}
         self._is_full = False
@@ -128,14 +131,28 @@ class Streams:
             self._keep(request, machine, sender)
         except OSError as error:
             told = error.strerror or str(error)
-            if not self._is_full:
-                _log.warning("event logs of other machines cannot be kept: %s", told)
-            self._is_full = True
+            self._note_room(told)
             raise NoRoomError(f"the run folder takes no event logs: {told}") from error
-        self._is_full = False
+        if request.chunks:
+            self._note_room("")
         sender.is_over = request.is_last
         received = {worker: log.offset for worker, log in sender.known.logs.items()}
         return EventsAnswer(now=time.time(), received=received)
+
+    def _note_room(self, problem: str) -> None:
+        """Says so once when the disk begins to refuse, and when it takes logs again."""
+        if bool(problem) == self._is_full:
+            return
+        self._is_full = bool(problem)
+        reason = "there is room again for the event logs of other machines"
+        if problem:
+            reason = (
+                f"the event logs of other machines are not taken ({problem}): they are kept there "
+                "until there is room here, and the training goes on"
+            )
+            _log.warning("%s", reason)
+        what = "refuse_logs" if problem else "take_logs"
+        self._tell(Decision(t=time.time(), what=what, reason=reason, numbers={}))
 
     def _sender(self, machine: str, workers: list[int]) -> _Sender | None:
         """A machine that has brought a worker; nothing is remembered of any other."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any
+import tempfile
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gangline.coordinator.server import streams as streams_module
 from gangline.coordinator.server.limits import Limits
 from gangline.coordinator.server.streams import NoRoomError, Streams, TooFastError
-from gangline.eventlog import events_dir, read_events, read_run
+from gangline.eventlog import LogNotes, events_dir, read_events, read_run
 from gangline.eventlog.lines import encode_line
 from gangline.protocol.streaming import LAUNCHER, Chunk, EventsAnswer, EventsRequest, machine_name
 from gangline.spec.errors import UsageError
@@ -27,9 +31,6 @@ from gangline.spec.event import (
     RunStarted,
     WorkerEnded,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEY, OTHER = "the key of a machine", "the key of another"
 BROUGHT = {3: machine_name(KEY), 4: machine_name(KEY), 5: machine_name(OTHER)}
@@ -52,11 +53,13 @@ class Desk:
         events_dir(folder).mkdir(exist_ok=True)
         self.folder = folder
         self.now = 0.0
+        self.told: list[Any] = []
         self.streams = Streams(
             folder,
             run="r",
             machine_of=lambda worker: BROUGHT.get(worker, ""),
             limits=Limits(**limits),
+            tell=self.told.append,
             clock=lambda: self.now,
         )
 
@@ -237,6 +240,29 @@ def test_a_launcher_speaks_for_its_own_machine(desk: Desk, event: Event, is_kept
     assert (encode_line(event) in kept) == is_kept
 
 
+GOOD = (opened(), epoch(0), epoch(1), epoch(2, worker=5), opened(5), b"{}\n", b"\n", b"x\r\n")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(GOOD) | st.binary(max_size=60), st.integers(-3, 6)), max_size=12
+    ),
+    st.floats(-100, 100),
+)
+def test_whatever_is_sent_can_be_read(pieces: list[tuple[bytes, int]], ahead_s: float) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        desk = Desk(Path(name))
+        received: dict[int, int] = {}
+        for data, worker in pieces:
+            offset = received.get(worker, 0)
+            received = desk.send(data, worker, offset, ahead_s=ahead_s).received
+            assert received.get(worker, 0) <= offset + len(data)
+        for path in events_dir(desk.folder).glob("*.jsonl"):
+            for event in read_events(path, notes=LogNotes(path="")):
+                assert getattr(event, "worker", 3) in (3, 4)
+
+
 # --- too much -------------------------------------------------------------------------------------
 
 
@@ -297,6 +323,8 @@ def test_a_full_disk_is_said_and_nothing_is_lost(
     assert desk.kept() == first
     desk.send(second, offset=len(first))
     assert desk.kept() == first + second
+    assert [one.what for one in desk.told] == ["refuse_logs", "take_logs"]
+    assert "(No space left on device): they are kept there" in desk.told[0].reason
 
 
 def test_room_is_left_for_what_the_job_needs(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +334,9 @@ def test_room_is_left_for_what_the_job_needs(desk: Desk, monkeypatch: pytest.Mon
 
 
 def test_a_coordinator_without_a_folder_says_so() -> None:
-    streams = Streams(None, run="r", machine_of=lambda worker: "", limits=Limits())
+    streams = Streams(
+        None, run="r", machine_of=lambda worker: "", limits=Limits(), tell=lambda event: None
+    )
     with pytest.raises(UsageError, match="no run folder"):
         streams.take(EventsRequest(key=KEY))
 
