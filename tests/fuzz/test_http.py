@@ -33,8 +33,9 @@ BODIES = st.one_of(
     JSON.map(lambda value: json.dumps({"worker": value}).encode()),
     JSON.map(lambda value: json.dumps({"request": value}).encode()),
     JSON.map(lambda value: json.dumps({"structure": value}).encode()),
+    JSON.map(lambda value: json.dumps({"key": "k", "chunks": value}).encode()),
 )
-NAMES = ("leave", "replan", "survey", "sync", "certificate", "status")
+NAMES = ("leave", "replan", "survey", "sync", "certificate", "events", "status")
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,7 @@ def test_the_document_describes_every_route(server: CoordinatorServer) -> None:
         "/api/sync",
         "/api/busy",
         "/api/certificate",
+        "/api/events",
     }
     named = set(document["components"]["schemas"])
     assert {"Status", "LeaveRequest", "CertificateRequest", "CertificateAnswer"} <= named

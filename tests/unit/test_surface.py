@@ -41,6 +41,7 @@ LAUNCH: dict[str, Any] = {
     "non_finite": "evict",
     "faults": [{"worker": 1, "kind": "kill", "step": 3}],
     "replaces": 0,
+    "machine": "0123456789abcdef",
     "probe_steps": 4,
 }
 """All that people who start workers themselves may say in GANGLINE_LAUNCH."""

@@ -166,6 +166,11 @@ class Federation:
             main=members[0] if members else -1,
         )
 
+    def machine_of(self, worker: int) -> str:
+        """The machine that a worker said it is on; empty where it has said nothing."""
+        hello = self._root.mind.hellos.get(worker)
+        return "" if hello is None else hello.machine
+
     def tick(self) -> list[Outgoing]:
         """Time has passed: looks whether somebody is missing, and grants what was asked for."""
         outgoing = self._follow_auto() + self._part_if_all_are_there()
@@ -256,6 +261,12 @@ class Federation:
     def ask_to_leave(self, worker: int) -> list[Outgoing]:
         """Somebody wants a worker to go. Raises UsageError where it cannot."""
         return self._hub_of(worker).ask_to_leave(worker)
+
+    def ask_all_to_leave(self) -> list[Outgoing]:
+        """Nobody can go on here for long: all members are to leave, one after the other."""
+        minds = [mind for mind in self._minds() if mind.roster.is_elastic(mind.members)]
+        members = [member for mind in minds for member in mind.members]
+        return [out for member in members for out in self.ask_to_leave(member)]
 
     def ask_structure(self, request: ReplanRequest) -> list[Outgoing]:
         """Somebody wants another structure. Raises UsageError where there can be none."""

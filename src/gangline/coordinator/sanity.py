@@ -84,7 +84,8 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
             address = message.address
             yield "port", address.port, 0 <= address.port < 1 << 16
             texts = {"run": message.run, "host": message.host, "address": address.host}
-            for field, text in {**texts, "host_id": address.host_id}.items():
+            texts = {**texts, "host_id": address.host_id, "machine": message.machine}
+            for field, text in texts.items():
                 yield field, text, len(text) <= _MAX_NAME
         case Ready():
             yield from _of_ready(message)

@@ -44,6 +44,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """Whether its transport lets others come and go."""
     replaces: int = -1
     """The worker in whose place it was started; -1: nobody's."""
+    machine: str = ""
+    """Whose launcher sends its event log (`machine_name`); empty: nobody does."""
 
 
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):

@@ -9,7 +9,9 @@ import typer
 from typer.core import TyperCommand
 
 from gangline.cli.contact import Contact
+from gangline.cli.devices import DevicesFlag
 from gangline.cli.flag_groups import FlagGroup, grouped
+from gangline.cli.notices import NoticeDeadlineFlag, NoticeFlag
 from gangline.cli.output import JsonFlag, say
 from gangline.cli.run.cmd_run import launch
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
@@ -19,17 +21,22 @@ from gangline.files.announcement import Announcement, read_announcement
 from gangline.files.tls import TlsFiles
 from gangline.files.tokens import WORKER_TOKEN
 from gangline.launch.certificates import own_files
+from gangline.launch.devices import find_gpus, placed
 from gangline.launch.folder import make_run_dir
 from gangline.launch.program import find_program
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.config import (
     DEFAULT_MAX_AWAY_S,
+    ComputeConfig,
     ExchangeConfig,
     RunConfig,
     SurvivalConfig,
     check_transport,
 )
+from gangline.spec.devices import AUTO as DEVICES_AUTO
+from gangline.spec.devices import check_devices
 from gangline.spec.errors import LaunchError, UsageError
+from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
 
 
 class _RunningJob(msgspec.Struct):
@@ -100,6 +107,9 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
     transport: Annotated[
         str | None, typer.Option(help="What moves the gradients, as in the running job.")
     ] = None
+    devices: DevicesFlag = DEVICES_AUTO
+    notice: NoticeFlag = None
+    notice_deadline: NoticeDeadlineFlag = DEFAULT_NOTICE_S
     run_dir: Annotated[
         Path | None, typer.Option(help="The folder for these workers' logs (runs/join-TIME).")
     ] = None
@@ -108,11 +118,21 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
         """What these workers are asked."""
         node = Node(name="join", speed=self.speed, workers=self.workers)
         check_transport(self.transport, name="--transport")
-        return RunConfig(
+        for notice in self.notice or ():
+            check_notice(notice, name="--notice")
+        check_notice_s(self.notice_deadline, name="--notice-deadline")
+        check_devices(self.devices, name="--devices")
+        config = RunConfig(
             cluster=Cluster(nodes=(node,)),
+            compute=ComputeConfig(devices=self.devices),
             exchange=ExchangeConfig(transport=self.transport),
-            survival=SurvivalConfig(max_away_s=self.max_away),
+            survival=SurvivalConfig(
+                max_away_s=self.max_away,
+                notices=tuple(self.notice or ()),
+                notice_s=self.notice_deadline,
+            ),
         )
+        return placed(config, is_described="workers" in self.given, gpus=find_gpus())
 
 
 def join(

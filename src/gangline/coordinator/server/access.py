@@ -44,7 +44,7 @@ class Role(enum.IntEnum):
 
 
 NEEDED: dict[str, Role] = dict.fromkeys(
-    ("/ws/worker", "/api/busy", "/api/certificate"), Role.WORKER
+    ("/ws/worker", "/api/busy", "/api/certificate", "/api/events"), Role.WORKER
 )
 """Paths whose role is not that of their method: to read, observer; anything else, operator."""
 

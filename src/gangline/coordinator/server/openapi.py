@@ -17,6 +17,7 @@ from gangline.protocol.status import (
     SurveyStatus,
     SyncRequest,
 )
+from gangline.protocol.streaming import EventsAnswer, EventsRequest
 
 _REFUSALS = {
     "400": "what was sent cannot be read",
@@ -26,6 +27,7 @@ _REFUSALS = {
     "409": "it cannot be done; the text says why",
     "413": "the request is too large",
     "429": "too many requests",
+    "507": "the run folder's disk is full",
 }
 
 
@@ -40,6 +42,8 @@ def document() -> dict[str, Any]:
         SurveyStatus,
         CertificateRequest,
         CertificateAnswer,
+        EventsRequest,
+        EventsAnswer,
     )
     _, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
@@ -93,6 +97,14 @@ def document() -> dict[str, Any]:
                     role="worker",
                     request="CertificateRequest",
                     answer="CertificateAnswer",
+                )
+            },
+            "/api/events": {
+                "post": _operation(
+                    "Takes the event logs of a machine that joined.",
+                    role="worker",
+                    request="EventsRequest",
+                    answer="EventsAnswer",
                 )
             },
         },

@@ -168,6 +168,8 @@ class BatchWalk:
             self._recovery.recover()
         view = gear.views.at(progress.position.step)
         if not departure.has_left and departure.is_due(view):
+            if departure.is_allowed:
+                self._keeping.keep_last()
             self._recovery.part()
         elif view.group != self._membership.group and not departure.has_left:
             self._recovery.enter(view)

@@ -40,7 +40,7 @@ from gangline.coordinator.outputs import Admitted, Keep, Refusal, Send, Stumbled
 from gangline.coordinator.reports.bunch import Bunch, packed
 from gangline.coordinator.server.input_log import FOLDER, InputLog, recorded_files
 from gangline.coordinator.settings import Settings
-from gangline.protocol.lifeline import Dissolve, ProcessEnded
+from gangline.protocol.lifeline import Depart, Dissolve, ProcessEnded
 from gangline.protocol.messages import (
     PROTOCOL_VERSION,
     Failed,
@@ -167,6 +167,7 @@ INPUTS = st.one_of(
     st.just(ReplanAsked(request=ReplanRequest(is_auto=True))),
     st.just(SurveyAsked()),
     st.just(Ordered(order=Dissolve(reason="enough", own=(0,)))),
+    st.just(Ordered(order=Depart())),
 )
 
 
