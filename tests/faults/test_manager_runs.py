@@ -152,7 +152,7 @@ def test_a_worker_with_a_slow_link_is_excluded_for_its_link(tmp_path: Path) -> N
             limit = ["tbf", "rate", "150mbit", "burst", "64kb", "latency", "50ms"]
             tc = ["tc", "qdisc", "add", "dev", interface, "root", *limit]
             subprocess.run(["ip", "netns", "exec", namespace, *tc], check=True)
-        excluded = job.await_decision("the hops of worker 2 take")
+        excluded = job.await_decision("over the link of worker 2")
         outcome = job.finish()
     assert outcome.exit_codes == [0, 0, 0, 0], report(outcome)
     assert excluded.numbers["without_s"] < 0.5 * excluded.numbers["with_s"]
