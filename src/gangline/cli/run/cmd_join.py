@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gangline join`: starts workers on this machine that take part in a job running elsewhere."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -10,9 +12,10 @@ from typer.core import TyperCommand
 
 from gangline.cli.contact import Contact
 from gangline.cli.flag_groups import FlagGroup, grouped
-from gangline.cli.output import JsonFlag, say
+from gangline.cli.output import JsonFlag, say, warn
 from gangline.cli.run.cmd_run import launch
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
+from gangline.cli.run.secret import find_secret, hide_argument
 from gangline.cli.tls_options import enrol
 from gangline.engines.job import Job
 from gangline.files.announcement import Announcement, read_announcement
@@ -20,6 +23,7 @@ from gangline.files.tls import TlsFiles
 from gangline.files.tokens import WORKER_TOKEN
 from gangline.launch.certificates import own_files
 from gangline.launch.folder import make_run_dir
+from gangline.launch.joining import enter, settle, undone_on_error
 from gangline.launch.program import find_program
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.config import (
@@ -30,6 +34,7 @@ from gangline.spec.config import (
     check_transport,
 )
 from gangline.spec.errors import LaunchError, UsageError
+from gangline.spec.link import SCHEME, JoinLink
 
 
 class _RunningJob(msgspec.Struct):
@@ -75,10 +80,10 @@ class JoinTlsFlags(FlagGroup, frozen=True, kw_only=True):
 
     def files(self, contact: Contact, folder: Path) -> TlsFiles | None:
         """This machine's certificates; None where the job does without TLS."""
-        if self.tls_ca is None and self.tls_cert is None and self.tls_key is None:
+        if contact.authority is None and self.tls_cert is None and self.tls_key is None:
             return None
         if self.tls_cert is not None or self.tls_key is not None:
-            return own_files(self.tls_cert, self.tls_key, self.tls_ca)
+            return own_files(self.tls_cert, self.tls_key, contact.authority)
         return enrol(contact, folder)
 
 
@@ -115,12 +120,21 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
         )
 
 
+class _Place(NamedTuple):
+    """Where a job's coordinator is, and how it is found again."""
+
+    url: str
+    token_file: Path
+    folder: Path | None
+    """The run folder, if it can be reached from here: the coordinator announces itself there."""
+
+
 def join(
     coordinator: Annotated[
         str,
         typer.Argument(
-            metavar="HOST:PORT|RUN_DIR",
-            help="Where the job's coordinator is, or its run folder, which says so.",
+            metavar="LINK|HOST:PORT|RUN_DIR",
+            help="The link to the job, where its coordinator is, or its run folder.",
         ),
     ],
     script: Annotated[
@@ -138,6 +152,10 @@ def join(
             help="The file with the workers' token (token; of a run folder: the one in it)."
         ),
     ] = None,
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(help="A file with the link's secret, if the link has none; - is a pipe."),
+    ] = None,
     options: JoinFlags,
     show_output: Annotated[
         bool,
@@ -148,35 +166,70 @@ def join(
     as_json: JsonFlag = False,
 ) -> None:
     """Add workers on this machine to a job, before it begins or while it runs."""
-    place = find_place(coordinator, token_file, has_tls=tls.tls_ca is not None)
-    contact = Contact(url=place.url, token_file=place.token_file, authority=tls.tls_ca)
+    link = _link_of(coordinator, tls, token_file=token_file, secret_file=secret_file)
+    place = None
+    if link is None:
+        place = find_place(coordinator, token_file, has_tls=tls.tls_ca is not None)
     program = find_program(script, arguments, module, verb="join ADDRESS")
     config = options.config()
-    run = _find_run(contact)
-    _, folder = make_run_dir(Path("join"), name=None, run_dir=options.run_dir)
-    job = Job(
-        config=msgspec.structs.replace(config, run=run),
-        run_dir=folder.resolve(),
-        script=program.script,
-        module=program.module,
-        arguments=program.arguments,
-        tls=tls.files(contact, folder),
-        coordinator=contact.url,
-        token=place.token_file.resolve(),
-        announced_in=place.folder,
-    )
+    with _arrived(link, place, tls, secret_file, options) as (contact, folder):
+        run = _find_run(contact)
+        job = Job(
+            config=msgspec.structs.replace(config, run=run),
+            run_dir=folder.resolve(),
+            script=program.script,
+            module=program.module,
+            arguments=program.arguments,
+            tls=tls.files(contact, folder),
+            coordinator=contact.url,
+            token=contact.token_file.resolve(),
+            announced_in=None if place is None else place.folder,
+        )
     if not as_json:
-        say(f"joining {run} at {place.url.partition('://')[2]}")
+        say(f"joining {run} at {contact.url.partition('://')[2]}")
     launch(job, show_output=show_output, as_json=as_json)
 
 
-class _Place(NamedTuple):
-    """Where a job's coordinator is, and how it is found again."""
+@contextmanager
+def _arrived(
+    link: JoinLink | None,
+    place: _Place | None,
+    tls: JoinTlsFlags,
+    secret_file: Path | None,
+    options: JoinFlags,
+) -> Iterator[tuple[Contact, Path]]:
+    """How the coordinator is reached, and a new folder, of which nothing is left after an error."""
+    contact = answer = None
+    if place is not None:
+        contact = Contact(url=place.url, token_file=place.token_file, authority=tls.tls_ca)
+        _find_run(contact)  # before there is a folder
+    elif link is not None:
+        answer = enter(link, find_secret(link, secret_file))
+    _, folder = make_run_dir(Path("join"), name=None, run_dir=options.run_dir)
+    with undone_on_error(folder):
+        if link is not None and answer is not None:
+            contact = settle(link, answer, folder)
+        assert contact is not None
+        yield contact, folder
 
-    url: str
-    token_file: Path
-    folder: Path | None
-    """The run folder, if it can be reached from here: the coordinator announces itself there."""
+
+def _link_of(
+    text: str, tls: JoinTlsFlags, *, token_file: Path | None, secret_file: Path | None
+) -> JoinLink | None:
+    """The link that was given in place of an address; its secret is taken out of the process list."""
+    if not text.startswith(SCHEME):
+        if secret_file is not None:
+            raise UsageError("--secret-file is for a link, gl://…; this is an address or a folder")
+        return None
+    link = JoinLink.parse(text)
+    if not hide_argument(link.secret):
+        warn(
+            "the secret in the link cannot be taken out of the process list here, where other "
+            "users of this machine may read it: next time leave it out, and type it when asked"
+        )
+    if token_file is not None or tls.tls_ca is not None:
+        raise UsageError("--token-file and --tls-ca are not for a link, which stands for both")
+    return link
 
 
 def find_place(address: str, token_file: Path | None, *, has_tls: bool) -> _Place:

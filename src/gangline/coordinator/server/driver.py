@@ -37,7 +37,7 @@ class Driver:
 
     def __init__(self, settings: Settings, run_dir: Path | None = None) -> None:
         """Goes on where the run folder's journal ends."""
-        run = settings.run
+        self.run = run = settings.run
         self._run_dir = run_dir
         self._events: EventSink = NullWriter()
         if run_dir is not None:
