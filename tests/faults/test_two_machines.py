@@ -80,17 +80,16 @@ def network() -> Iterator[Network]:
 
 
 def test_one_command_each_makes_two_machines_one_job(network: Network, tmp_path: Path) -> None:
+    """The second machine has nothing but the line: the code comes with it."""
     here, there = network.workers
     first, second = tmp_path / "first", tmp_path / "second"
-    for folder in (first, second):
-        folder.mkdir()
-        (folder / "train.py").write_text(SCRIPT)
+    first.mkdir()
+    (first / "train.py").write_text(SCRIPT)
     up = ["up", "--run-dir", "run", "train.py", "--word", "x"]
     with command(here, first, *up) as started:
         link = pasted(started)
         assert COORDINATOR.rpartition(".")[0] in link[1]
-        join = [*link, "train.py", "--word", "x"]
-        with command(there, second, *join) as joined:
+        with command(there, second, *link, "--yes") as joined:
             said, _ = joined.communicate(timeout=60)
             assert joined.returncode == 0, said
         shown, _ = started.communicate(timeout=60)
@@ -98,4 +97,7 @@ def test_one_command_each_makes_two_machines_one_job(network: Network, tmp_path:
     assert "trained 2 --word x" in shown
     [folder] = (second / "runs").iterdir()
     assert (folder / "workers" / "0.log").read_text() == "trained 2 --word x\n"
+    assert (folder / "code" / "train.py").read_text() == SCRIPT
     assert (folder / "tls" / "key.pem").stat().st_mode & 0o077 == 0
+    offered = next(line for line in shown.splitlines() if "fingerprint" in line).split()[-1]
+    assert f"fingerprint {offered}" in said

@@ -3,37 +3,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
-from gangline.cli.flag_groups import FlagGroup, grouped
-from gangline.cli.invitation_lines import invitation_lines
+from gangline.cli.flag_groups import grouped
+from gangline.cli.invitation_lines import code_lines, invitation_lines
 from gangline.cli.output import JsonFlag, print_json, say
-from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.cli.run.cmd_run import launch
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
 from gangline.cli.tls_options import TlsFlags
-from gangline.coordinator.detectors import load_detector
+from gangline.cli.up_flags import AskedFlags, CodeFlags, InviteFlags, PlaceFlags
 from gangline.files.announcement import Announcement
 from gangline.files.config import write_config
-from gangline.files.invitations import DEFAULT_LASTS_S, DEFAULT_USES, Invitation, Invitations
 from gangline.files.tls import TlsFiles
 from gangline.files.tokens import WORKER_TOKEN
 from gangline.launch import prepared, resolve
-from gangline.launch.inviting import links, listening, needs_tls
-from gangline.launch.program import Program, find_program
-from gangline.spec.cluster import Cluster
-from gangline.spec.config import (
-    ListenConfig,
-    ManagerConfig,
-    RunConfig,
-    SurvivalConfig,
-    TlsConfig,
-)
+from gangline.launch.inviting import links, needs_tls
+from gangline.launch.program import find_program
+from gangline.spec.config import RunConfig, TlsConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.profile import ClusterProfile
 from gangline.spec.wire import WireSettings
@@ -47,85 +38,6 @@ def register(app: typer.Typer) -> None:
         # Whatever follows the script belongs to the script, dashes or not.
         context_settings={"allow_interspersed_args": False},
     )(grouped(up))
-
-
-class PlaceFlags(FlagGroup, frozen=True, kw_only=True):
-    """The flags that say which run it is, and where its coordinator is found."""
-
-    run_dir: Annotated[
-        Path, typer.Option(help="The run folder (with a script: one of its own in runs/).")
-    ] = Path("runs/up")
-    name: Annotated[str | None, typer.Option(help="The run's name.")] = None
-    host: Annotated[
-        str, typer.Option(help="The interface to listen on (with a script: all of them).")
-    ] = "127.0.0.1"
-    port: Annotated[
-        int,
-        typer.Option(help="The port; 0 takes a free one (with a script: 7700, if it is free)."),
-    ] = 0
-    token_file: Annotated[
-        Path | None, typer.Option(help="A file that holds the workers' token (made if missing).")
-    ] = None
-    reserved: Annotated[
-        int, typer.Option(min=0, help="Workers bring the numbers below this one themselves.")
-    ] = 0
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="What is known of each worker's node: plan the structure from it."
-        ),
-    ] = None
-
-    @property
-    def run(self) -> str:
-        """The run's name: the folder's, where none was given."""
-        return self.name or self.run_dir.name
-
-
-class InviteFlags(FlagGroup, frozen=True, kw_only=True):
-    """The flags that say how others reach this machine, and for how long they are invited."""
-
-    address: Annotated[
-        list[str] | None,
-        typer.Option(help="A name or address by which others reach this machine; comes first."),
-    ] = None
-    invite_minutes: Annotated[
-        float, typer.Option(help="For how long the printed link lets machines in.")
-    ] = DEFAULT_LASTS_S / 60
-    invite_uses: Annotated[int, typer.Option(help="How many machines it lets in.")] = DEFAULT_USES
-    no_work: Annotated[
-        bool, typer.Option("--no-work", help="Start no worker here, the coordinator alone.")
-    ] = False
-
-    def make(self, run_dir: Path) -> tuple[str, Invitation]:
-        """An invitation to the run in a folder whose coordinator does not run yet."""
-        return Invitations(run_dir).make(lasts_s=self.invite_minutes * 60, uses=self.invite_uses)
-
-    def listening(self, place: PlaceFlags) -> ListenConfig:
-        """Where the coordinator of a job that others join listens."""
-        return listening(
-            place.host if "host" in place.given else None,
-            place.port if "port" in place.given else None,
-            self.address or (),
-        )
-
-
-class _Asked(FlagGroup, frozen=True, kw_only=True):
-    """What a coordinator is told, whoever works."""
-
-    patience: PatienceFlag = DEFAULT_PATIENCE_S
-    detector: DetectorFlag = DEFAULT_DETECTOR
-    everybody: EverybodyFlag = False
-
-    def config(self, *, run: str, workers: int, listen: ListenConfig | None = None) -> RunConfig:
-        load_detector(self.detector)
-        return RunConfig(
-            run=run,
-            cluster=Cluster.of_speeds((1.0,), workers=workers),
-            survival=SurvivalConfig(patience_s=self.patience),
-            manager=ManagerConfig(detector=self.detector, everybody=self.everybody),
-            listen=ListenConfig() if listen is None else listen,
-        )
 
 
 def up(
@@ -144,7 +56,8 @@ def up(
     place: PlaceFlags,
     invite: InviteFlags,
     tls: TlsFlags,
-    asked: _Asked,
+    asked: AskedFlags,
+    code: CodeFlags,
     show_output: Annotated[
         bool, typer.Option("--show-output", "-o", help="Show what all workers here print.")
     ] = False,
@@ -157,7 +70,7 @@ def up(
                 "say how many workers will join, with --workers N; or give a script to train with "
                 "here, `gangline up train.py`"
             )
-        _refuse_without_script(invite, show_output=show_output)
+        _refuse_without_script(invite, code, show_output=show_output)
         config = asked.config(run=place.run, workers=workers)
         _serve_alone(config, place, tls, as_json=as_json)
         return
@@ -165,40 +78,36 @@ def up(
     listen = invite.listening(place)
     if invite.no_work:
         config = asked.config(run=place.run, workers=workers or 1, listen=listen)
-        _serve_alone(config, place, tls, as_json=as_json, invite=invite)
+        place.run_dir.mkdir(parents=True, exist_ok=True)
+        offered = code.offer(program, place.run_dir)
+        lines = code_lines(offered)
+        _serve_alone(config, place, tls, as_json=as_json, invite=invite, more=lines)
         return
     _refuse_with_workers(place)
     config = asked.config(run=place.name or "", workers=workers or 1, listen=listen)
-    _work(config, program, place, tls, invite, show_output=show_output, as_json=as_json)
-
-
-def _work(
-    config: RunConfig,
-    program: Program,
-    place: PlaceFlags,
-    tls: TlsFlags,
-    invite: InviteFlags,
-    *,
-    show_output: bool,
-    as_json: bool,
-) -> None:
-    """A job as `gangline run` has it, which listens where others reach it."""
-    own = tls.files
-    asked = msgspec.structs.replace(
-        config,
-        tls=TlsConfig(enabled=own is None and (tls.tls or needs_tls(config.listen.host))),
-        wire=WireSettings() if own is None else own.applied_to(WireSettings()),
-    )
+    config = _with_tls(config, tls)
     run_dir = place.run_dir if "run_dir" in place.given else None
-    with prepared(resolve(asked), program, run_dir=run_dir) as job:
+    with prepared(resolve(config), program, run_dir=run_dir) as job:
+        lines = code_lines(code.offer(program, job.run_dir))
         secret, made = invite.make(job.run_dir)
 
         def greeting() -> list[str]:
             if not Announcement.path_in(job.run_dir).exists():
                 return []
-            return invitation_lines(links(job.run_dir, secret=secret), made, job.run_dir)
+            ways = links(job.run_dir, secret=secret)
+            return [*invitation_lines(ways, made, job.run_dir), *lines]
 
         launch(job, show_output=show_output, as_json=as_json, greeting=greeting)
+
+
+def _with_tls(config: RunConfig, tls: TlsFlags) -> RunConfig:
+    """The same with certificates: the user's, or such as are made, where others can listen."""
+    own = tls.files
+    return msgspec.structs.replace(
+        config,
+        tls=TlsConfig(enabled=own is None and (tls.tls or needs_tls(config.listen.host))),
+        wire=WireSettings() if own is None else own.applied_to(WireSettings()),
+    )
 
 
 def _serve_alone(
@@ -208,6 +117,7 @@ def _serve_alone(
     *,
     as_json: bool,
     invite: InviteFlags | None = None,
+    more: Sequence[str] = (),
 ) -> None:
     """A coordinator alone, until it is told to stop; with an invitation where others are invited."""
     from gangline.coordinator.server import Post
@@ -254,14 +164,14 @@ def _serve_alone(
             print_json({**document, "join": command, **({"joins": commands} if commands else {})})
             return
         say(f"coordinator of {place.run} at {url}, token in {token}")
-        for line in lines:
+        for line in (*lines, *more):
             say(line)
 
     serve(post, place.run_dir, token_file=token, announce=announce)
 
 
-def _refuse_without_script(invite: InviteFlags, *, show_output: bool) -> None:
-    flags = {f"--{name.replace('_', '-')}" for name in invite.given}
+def _refuse_without_script(invite: InviteFlags, code: CodeFlags, *, show_output: bool) -> None:
+    flags = {f"--{name.replace('_', '-')}" for name in (*invite.given, *code.given)}
     given = sorted(flags | ({"--show-output"} if show_output else set()))
     if given:
         raise UsageError(

@@ -7,12 +7,15 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from gangline.cli.run.end import shown_path
+from gangline.spec.code import in_mib
 from gangline.spec.link import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from gangline.launch.code import Collected
+    from gangline.spec.code import CodeManifest
     from gangline.spec.link import JoinLink
 
 
@@ -39,3 +42,19 @@ def invitation_lines(ways: Sequence[JoinLink], made: Made, run_dir: Path) -> lis
     again = f"`gangline token make {shown_path(run_dir)}` makes another"
     lines.append(f"it lets in {machines} within {minutes:g} minutes; {again}")
     return lines
+
+
+def code_lines(offered: Collected | None) -> list[str]:
+    """Which code the others are offered, as they are shown it; and what is not in it."""
+    if offered is None:
+        return []
+    code = offered.manifest
+    text = f"they are offered this code: {count(code)}, fingerprint {code.fingerprint}"
+    left_out = [f"left out, because it is a link: {name}" for name in offered.left_out[:8]]
+    return [text, *left_out]
+
+
+def count(code: CodeManifest) -> str:
+    """How much code there is."""
+    files = "1 file" if len(code.files) == 1 else f"{len(code.files)} files"
+    return f"{files}, {in_mib(code.num_bytes)}"

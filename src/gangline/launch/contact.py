@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ssl
 import urllib.error
@@ -18,6 +19,7 @@ from gangline.files.tokens import read_token
 from gangline.spec.errors import LaunchError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import IO
 
 _TIMEOUT_S = 5.0
@@ -38,6 +40,13 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True):
 
     def ask(self, path: str, *, body: bytes | None = None) -> bytes:
         """What the coordinator answers; a body makes it a request to act."""
+        with self.opened(path, body=body) as response:
+            answer: bytes = response.read(_MAX_ANSWER_BYTES)
+            return answer
+
+    @contextlib.contextmanager
+    def opened(self, path: str, *, body: bytes | None = None) -> Iterator[http.client.HTTPResponse]:
+        """The same, to be read as it comes; a read that takes too long is an error."""
         request = urllib.request.Request(
             self.url.replace("ws", "http", 1) + path,
             data=body,
@@ -48,8 +57,7 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True):
         )
         try:
             with self._opener().open(request, timeout=_TIMEOUT_S) as response:
-                answer: bytes = response.read(_MAX_ANSWER_BYTES)
-                return answer
+                yield response
         except urllib.error.HTTPError as error:
             with error:
                 raise self._explained(error) from error

@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 from gangline.cli.contact import Contact
 from gangline.cli.flag_groups import FlagGroup, grouped
 from gangline.cli.output import JsonFlag, say, warn
+from gangline.cli.run.bringing import BringFlags
 from gangline.cli.run.cmd_run import launch
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
 from gangline.cli.run.secret import find_secret, hide_argument
@@ -138,7 +139,8 @@ def join(
         ),
     ],
     script: Annotated[
-        Path | None, typer.Argument(help="The script that the job's workers run.")
+        Path | None,
+        typer.Argument(help="The script that the job's workers run; else it is brought here."),
     ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Its arguments, passed on untouched.")
@@ -157,6 +159,7 @@ def join(
         typer.Option(help="A file with the link's secret, if the link has none; - is a pipe."),
     ] = None,
     options: JoinFlags,
+    code: BringFlags,
     show_output: Annotated[
         bool,
         typer.Option(
@@ -170,16 +173,23 @@ def join(
     place = None
     if link is None:
         place = find_place(coordinator, token_file, has_tls=tls.tls_ca is not None)
-    program = find_program(script, arguments, module, verb="join ADDRESS")
+    program = None
+    if script is not None or module is not None:
+        program = find_program(script, arguments, module, verb="join ADDRESS")
     config = options.config()
     with _arrived(link, place, tls, secret_file, options) as (contact, folder):
         run = _find_run(contact)
+        bringing = code.bringing(contact, folder, run=run, as_json=as_json)
+        workplace = None
+        if program is None:
+            program, workplace = bringing.bring()
         job = Job(
             config=msgspec.structs.replace(config, run=run),
             run_dir=folder.resolve(),
             script=program.script,
             module=program.module,
             arguments=program.arguments,
+            folder=workplace,
             tls=tls.files(contact, folder),
             coordinator=contact.url,
             token=contact.token_file.resolve(),

@@ -121,6 +121,10 @@ def document() -> dict[str, Any]:
 
 def _invitation_paths() -> dict[str, Any]:
     return {
+        "/api/code": {"get": _operation("The list of the job's code; or null.", role="worker")},
+        "/api/code/files": {
+            "get": _operation("What is in its files, one after the other.", role="worker")
+        },
         "/api/enter": {
             "post": _operation(
                 "Gives the secret of an invitation, in place of a token, for what workers need.",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets machines in that were invited, and keeps the invitations."""
+"""Lets machines in that were invited, keeps the invitations, and offers the job's code."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from gangline.coordinator.server.access import bearer
+from gangline.files.code import read_contents, read_manifest
 from gangline.protocol.joining import (
     EnterAnswer,
     InvitationAnswer,
@@ -21,6 +22,8 @@ from gangline.protocol.joining import (
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from starlette.requests import Request
 
     from gangline.files.invitations import Invitation, Invitations
@@ -33,9 +36,16 @@ class Reception:
     """Answers who has an invitation, and who makes them."""
 
     def __init__(
-        self, invitations: Invitations, *, run: str, token: str, authority: str = ""
+        self,
+        invitations: Invitations,
+        *,
+        run: str,
+        token: str,
+        authority: str = "",
+        run_dir: Path | None = None,
     ) -> None:
         self._invitations = invitations
+        self._run_dir = run_dir
         self._answer = EnterAnswer(run=run, token=token, authority=authority)
 
     @property
@@ -45,6 +55,8 @@ class Reception:
             Route("/api/enter", self.enter, methods=["POST"]),
             Route("/api/invitations", self.invitations, methods=["GET", "POST"]),
             Route("/api/invitations/withdraw", self.withdraw, methods=["POST"]),
+            Route("/api/code", self.code),
+            Route("/api/code/files", self.code_files),
         ]
 
     async def enter(self, request: Request) -> Response:
@@ -86,6 +98,21 @@ class Reception:
         except UsageError as error:
             return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
         return _answered(_status(withdrawn, time.time()))
+
+    async def code(self, request: Request) -> Response:
+        """The list of the job's code; null where there is none to be had."""
+        try:
+            return _answered(None if self._run_dir is None else read_manifest(self._run_dir))
+        except UsageError as error:
+            return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
+
+    async def code_files(self, request: Request) -> Response:
+        """What is in its files, one after the other. Read by a thread, piece by piece."""
+        if self._run_dir is None or read_manifest(self._run_dir) is None:
+            return PlainTextResponse("this job offers no code\n", status_code=_CONFLICT)
+        return StreamingResponse(
+            read_contents(self._run_dir), media_type="application/octet-stream"
+        )
 
 
 def _status(one: Invitation, now_s: float) -> InvitationStatus:

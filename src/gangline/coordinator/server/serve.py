@@ -73,6 +73,7 @@ class CoordinatorServer:
             run=driver.run,
             token=keys.worker,
             authority="" if tls is None else tls.authority_pem,
+            run_dir=run_dir,
         )
         app = AccessGate(
             Starlette(routes=[*desk.routes, *reception.routes], lifespan=desk.lifespan),
