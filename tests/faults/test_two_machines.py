@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import subprocess
 import sys
@@ -43,34 +42,47 @@ print("trained", gangline.world_size(), *sys.argv[1:])
 """
 
 
-@contextlib.contextmanager
-def command(namespace: str, folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """`gangline` on one of the machines, in a folder of its own."""
-    folder.mkdir(exist_ok=True)
-    process = subprocess.Popen(
-        ["ip", "netns", "exec", namespace, sys.executable, "-m", "gangline.cli.main", *arguments],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate()
+class Machine:
+    """`gangline` on one of the machines, in a folder of its own; its end comes with this object's."""
 
+    def __init__(self, namespace: str, folder: Path, *arguments: str) -> None:
+        folder.mkdir(exist_ok=True)
+        self._output = folder / "output"
+        inside = ["ip", "netns", "exec", namespace]
+        with self._output.open("w") as output:
+            self._process = subprocess.Popen(
+                [*inside, sys.executable, "-m", "gangline.cli.main", *arguments],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
 
-def pasted(process: subprocess.Popen[str]) -> list[str]:
-    """The first line to paste that a machine printed, as the other one's shell takes it apart."""
-    assert process.stdout is not None
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        line = process.stdout.readline()
-        if line.strip().startswith("gangline join"):
-            return shlex.split(line)[1:]
-    raise AssertionError("no line to paste was printed")
+    def __enter__(self) -> Machine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    @property
+    def said(self) -> str:
+        """All that it has printed so far."""
+        return self._output.read_text()
+
+    def pasted(self) -> list[str]:
+        """The first line to paste that it printed, as the other machine's shell takes it apart."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            for line in self.said.splitlines(keepends=True):
+                if line.strip().startswith("gangline join") and line.endswith("\n"):
+                    return shlex.split(line)[1:]
+            time.sleep(0.05)
+        raise AssertionError(f"no line to paste was printed: {self.said}")
+
+    def ended(self) -> int:
+        """Its exit code."""
+        return self._process.wait(timeout=60)
 
 
 @pytest.fixture
@@ -86,18 +98,16 @@ def test_one_command_each_makes_two_machines_one_job(network: Network, tmp_path:
     first.mkdir()
     (first / "train.py").write_text(SCRIPT)
     up = ["up", "--run-dir", "run", "train.py", "--word", "x"]
-    with command(here, first, *up) as started:
-        link = pasted(started)
+    with Machine(here, first, *up) as started:
+        link = started.pasted()
         assert COORDINATOR.rpartition(".")[0] in link[1]
-        with command(there, second, *link, "--yes") as joined:
-            said, _ = joined.communicate(timeout=60)
-            assert joined.returncode == 0, said
-        shown, _ = started.communicate(timeout=60)
-        assert started.returncode == 0, shown
-    assert "trained 2 --word x" in shown
+        with Machine(there, second, *link, "--yes") as joined:
+            assert joined.ended() == 0, joined.said
+        assert started.ended() == 0, started.said
+    assert "trained 2 --word x" in started.said
     [folder] = (second / "runs").iterdir()
     assert (folder / "workers" / "0.log").read_text() == "trained 2 --word x\n"
     assert (folder / "code" / "train.py").read_text() == SCRIPT
     assert (folder / "tls" / "key.pem").stat().st_mode & 0o077 == 0
-    offered = next(line for line in shown.splitlines() if "fingerprint" in line).split()[-1]
-    assert f"fingerprint {offered}" in said
+    offered = next(line for line in started.said.splitlines() if "fingerprint" in line)
+    assert f"fingerprint {offered.split()[-1]}" in joined.said

@@ -24,7 +24,7 @@ from gangline.files.tokens import WORKER_TOKEN
 from gangline.launch import prepared, resolve
 from gangline.launch.inviting import links, needs_tls
 from gangline.launch.program import find_program
-from gangline.spec.config import RunConfig, TlsConfig
+from gangline.spec.config import ChecksConfig, RunConfig, TlsConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.profile import ClusterProfile
 from gangline.spec.wire import WireSettings
@@ -85,7 +85,8 @@ def up(
         return
     _refuse_with_workers(place)
     config = asked.config(run=place.name or "", workers=workers or 1, listen=listen)
-    config = _with_tls(config, tls)
+    checks = ChecksConfig(samples=code.compare_samples)
+    config = msgspec.structs.replace(_with_tls(config, tls), checks=checks)
     run_dir = place.run_dir if "run_dir" in place.given else None
     with prepared(resolve(config), program, run_dir=run_dir) as job:
         lines = code_lines(code.offer(program, job.run_dir))

@@ -44,11 +44,11 @@ def invitation_lines(ways: Sequence[JoinLink], made: Made, run_dir: Path) -> lis
     return lines
 
 
-def code_lines(offered: Collected | None) -> list[str]:
+def code_lines(offered: Collected) -> list[str]:
     """Which code the others are offered, as they are shown it; and what is not in it."""
-    if offered is None:
-        return []
     code = offered.manifest
+    if not code.is_offered:
+        return []
     text = f"they are offered this code: {count(code)}, fingerprint {code.fingerprint}"
     left_out = [f"left out, because it is a link: {name}" for name in offered.left_out[:8]]
     return [text, *left_out]

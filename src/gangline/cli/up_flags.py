@@ -11,11 +11,11 @@ from gangline.cli.flag_groups import FlagGroup
 from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.coordinator.detectors import load_detector
 from gangline.files.invitations import DEFAULT_LASTS_S, DEFAULT_USES, Invitation, Invitations
-from gangline.launch.code import Collected, offer_code, withdraw_code
+from gangline.launch.code import Collected, offer_code
 from gangline.launch.inviting import listening
 from gangline.launch.program import Program
 from gangline.spec.cluster import Cluster
-from gangline.spec.code import DEFAULT_MAX_BYTES
+from gangline.spec.code import DEFAULT_MAX_BYTES, MAX_SAMPLES
 from gangline.spec.config import ListenConfig, ManagerConfig, RunConfig, SurvivalConfig
 from gangline.spec.errors import UsageError
 
@@ -23,6 +23,7 @@ MaxCodeFlag = Annotated[
     int, typer.Option(min=1, metavar="MIB", help="How much code is brought at most, in MiB.")
 ]
 DEFAULT_MAX_CODE = DEFAULT_MAX_BYTES >> 20
+DEFAULT_SAMPLES = 4
 
 
 class PlaceFlags(FlagGroup, frozen=True, kw_only=True):
@@ -116,13 +117,24 @@ class CodeFlags(FlagGroup, frozen=True, kw_only=True):
         bool, typer.Option("--no-code", help="Offer no code: the others have it already.")
     ] = False
 
-    def offer(self, program: Program, run_dir: Path) -> Collected | None:
-        """Keeps a copy of the code for the others; None where they are not to have it."""
-        if not self.no_code:
-            max_bytes = self.max_code << 20
-            include = self.include or ()
-            return offer_code(program, run_dir, include=include, max_bytes=max_bytes)
-        if self.include:
+    compare_samples: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MAX_SAMPLES,
+            help="How many samples of the data set all workers compare; 0: none.",
+        ),
+    ] = DEFAULT_SAMPLES
+
+    def offer(self, program: Program, run_dir: Path) -> Collected:
+        """Keeps for the others what they are offered, or compare themselves with."""
+        if self.no_code and self.include:
             raise UsageError("--include and --no-code cannot be given together")
-        withdraw_code(run_dir)
-        return None
+        return offer_code(
+            program,
+            run_dir,
+            include=self.include or (),
+            max_bytes=self.max_code << 20,
+            compare_samples=self.compare_samples,
+            is_offered=not self.no_code,
+        )

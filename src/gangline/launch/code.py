@@ -12,8 +12,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gangline.files.code import CONTENT_FILE, MANIFEST_FILE, write_code
+from gangline.files.code import write_code
 from gangline.files.plainfile import open_plain
+from gangline.launch.surroundings import surroundings_of
 from gangline.spec.code import DEFAULT_MAX_BYTES, CodeFile, CodeManifest, check_name, in_mib
 from gangline.spec.errors import UsageError
 
@@ -40,11 +41,45 @@ def offer_code(
     *,
     include: Iterable[Path] = (),
     max_bytes: int = DEFAULT_MAX_BYTES,
+    compare_samples: int = 0,
+    is_offered: bool = True,
 ) -> Collected:
-    """Keeps a copy of the program's code in the run folder, where the coordinator offers it."""
+    """Keeps a copy of the program's code in the run folder, where the coordinator offers it.
+
+    If it is not offered, others are only told what it runs in, to compare.
+    """
     root = Path.cwd() if program.script is None else program.script.parent
     names, left_out = _plain(root, [*_own(program, root), *_included(root, include)])
-    contents: list[bytes] = []
+    if not is_offered:
+        sources = {name: _read(root / name)[0] for name in names if name.endswith(".py")}
+        told = CodeManifest(
+            files=(), surroundings=surroundings_of(sources), compare_samples=compare_samples
+        )
+        told.check()
+        write_code(run_dir, told, ())
+        return Collected(told, ())
+    contents, files = _gather(root, names, max_bytes=max_bytes)
+    manifest = CodeManifest(
+        files=files,
+        script=None if program.script is None else program.script.name,
+        module=program.module,
+        arguments=program.arguments,
+        folder=_below(Path.cwd(), root),
+        surroundings=surroundings_of(
+            {name: content for name, content in contents.items() if name.endswith(".py")}
+        ),
+        compare_samples=compare_samples,
+    )
+    manifest.check(max_bytes=max_bytes)
+    write_code(run_dir, manifest, contents.values())
+    return Collected(manifest, tuple(left_out))
+
+
+def _gather(
+    root: Path, names: Iterable[str], *, max_bytes: int
+) -> tuple[dict[str, bytes], tuple[CodeFile, ...]]:
+    """What is in the files, and how they are listed."""
+    contents: dict[str, bytes] = {}
     files: list[CodeFile] = []
     total = 0
     for name in names:
@@ -56,27 +91,12 @@ def offer_code(
                 f"{in_mib(len(content))}): raise the limit with --max-code MIB, take large files "
                 "out of git, or give --no-code and copy the code to the others yourself"
             )
-        contents.append(content)
+        contents[name] = content
         digest = hashlib.sha256(content).hexdigest()
         files.append(
             CodeFile(name=name, size=len(content), digest=digest, is_executable=is_executable)
         )
-    manifest = CodeManifest(
-        files=tuple(files),
-        script=None if program.script is None else program.script.name,
-        module=program.module,
-        arguments=program.arguments,
-        folder=_below(Path.cwd(), root),
-    )
-    manifest.check(max_bytes=max_bytes)
-    write_code(run_dir, manifest, contents)
-    return Collected(manifest, tuple(left_out))
-
-
-def withdraw_code(run_dir: Path) -> None:
-    """What an earlier coordinator of this folder offered is offered no more."""
-    for name in (MANIFEST_FILE, CONTENT_FILE):
-        (run_dir / name).unlink(missing_ok=True)
+    return contents, tuple(files)
 
 
 def _below(folder: Path, root: Path) -> str:

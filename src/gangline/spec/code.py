@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.spec.errors import UsageError
+from gangline.spec.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 DEFAULT_MAX_BYTES = 64 << 20
 MAX_FILES = 10_000
+MAX_SAMPLES = 64
 _MAX_NAME_BYTES, _MAX_PART_BYTES = 1024, 255
 _DIGEST_CHARS = 64
 
@@ -45,6 +47,15 @@ class CodeManifest(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[str, ...] = ()
     folder: str = ""
     """Where it is run, below the code's folder; empty: there."""
+    surroundings: Surroundings | None = None
+    """What it runs in on the first machine."""
+    compare_samples: int = 0
+    """How many samples of the data set workers compare before they train together."""
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether there is code to be had, or only to be compared with."""
+        return self.script is not None or self.module is not None
 
     @property
     def num_bytes(self) -> int:
@@ -66,6 +77,14 @@ class CodeManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
         """Raises UsageError, which names the file, where this is no code that can be brought."""
+        if self.surroundings is not None:
+            self.surroundings.check()
+        if not 0 <= self.compare_samples <= MAX_SAMPLES:
+            raise UsageError(
+                f"{self.compare_samples} samples are to be compared: 0 to {MAX_SAMPLES} can be"
+            )
+        if not self.files and not self.is_offered:
+            return  # there is only something to compare with
         if len(self.files) > MAX_FILES:
             raise UsageError(f"the code has {len(self.files)} files, more than {MAX_FILES}")
         for one in self.files:

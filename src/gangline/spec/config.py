@@ -141,6 +141,19 @@ class ListenConfig(_Part, frozen=True, kw_only=True):
             raise UsageError(f"listen.port is 0 to 65535, not {self.port}")
 
 
+class ChecksConfig(_Part, frozen=True, kw_only=True):
+    """What workers compare, beside their models and loaders, before they train together."""
+
+    samples: int = 0
+    """How many samples of the data set; 0: none."""
+    allow_differences: bool = False
+    """Whether this worker's torch may be another version than the others'."""
+
+    def __post_init__(self) -> None:
+        if self.samples < 0:
+            raise UsageError(f"checks.samples is 0 or more, not {self.samples}")
+
+
 class CheckpointConfig(_Part, frozen=True, kw_only=True):
     """What is done with the checkpoints of the script."""
 
@@ -214,6 +227,7 @@ class RunConfig(_Part, frozen=True, kw_only=True):
     wire: WireSettings = WireSettings()
     tls: TlsConfig = TlsConfig()
     listen: ListenConfig = ListenConfig()
+    checks: ChecksConfig = ChecksConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     survival: SurvivalConfig = SurvivalConfig()
     manager: ManagerConfig = ManagerConfig()

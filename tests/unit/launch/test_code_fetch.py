@@ -27,6 +27,7 @@ from gangline.launch.contact import Contact
 from gangline.launch.fetching import fetch_code, offered_code
 from gangline.spec.code import CodeFile, CodeManifest
 from gangline.spec.errors import GanglineError, LaunchError
+from gangline.spec.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -229,5 +230,28 @@ def test_without_anybody_to_ask_no_code_is_run(
     said = capsys.readouterr()
     assert f"fingerprint {manifest(arguments=(chr(27) + '[2J',)).fingerprint}" in said.out
     assert "train.py '\\x1b[2J'" in said.out
+    assert "give --yes if it shall" in said.err
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_join_compares_the_machines_before_anything_is_brought(
+    server: CoordinatorServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    theirs = Surroundings(python="3.1.0", packages={"no-such-thing": "1.0"})
+    write_code(tmp_path / "run", manifest(surroundings=theirs), CONTENTS.values())
+    assert run_command(["join", "run", "--yes"]) == 2
+    said = capsys.readouterr()
+    assert "3.1.0 there; to mend it: python3.1 -m venv" in said.err
+    assert "no-such-thing is missing here, 1.0 there; to mend it: pip install" in said.err
+    assert "--allow-differences" in said.err
+    assert said.out == ""
+    assert run_command(["join", "run", "--allow-differences"]) == 2
+    said = capsys.readouterr()
+    assert said.err.count("warning:") == 2
     assert "give --yes if it shall" in said.err
     assert list((tmp_path / "runs").iterdir()) == []

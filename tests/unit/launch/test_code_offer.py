@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gangline.files.code import CONTENT_FILE, read_contents, read_manifest
-from gangline.launch.code import Collected, offer_code, withdraw_code
+from gangline.launch.code import Collected, offer_code
 from gangline.launch.program import find_program
 from gangline.spec.errors import UsageError
 
@@ -73,8 +73,16 @@ def test_what_is_offered_stays_what_was_begun_with(work: Path) -> None:
     run_dir = work.parent / "run"
     assert read_manifest(run_dir) == offered.manifest
     assert b"".join(read_contents(run_dir)) == b"import pkg.model\n"
-    withdraw_code(run_dir)
-    assert read_manifest(run_dir) is None
+
+
+def test_code_that_is_not_offered_is_only_compared_with(work: Path) -> None:
+    (work / "train.py").write_text("import msgspec\n")
+    told = offer(is_offered=False, compare_samples=3, max_bytes=1).manifest
+    assert read_manifest(work.parent / "run") == told
+    assert (told.files, told.is_offered, told.compare_samples) == ((), False, 3)
+    assert told.surroundings is not None
+    assert "msgspec" in told.surroundings.packages
+    assert b"".join(read_contents(work.parent / "run")) == b""
 
 
 def test_a_script_is_run_in_the_folder_that_it_was_run_in(

@@ -63,6 +63,7 @@ def test_whatever_name_is_let_through_stays_in_its_folder(name: str) -> None:
         (code(folder="../x"), "outside"),
         (code(folder="train.py/x"), "is a file, too"),
         (code(arguments=("a\0",)), "null byte"),
+        (code(compare_samples=65), "0 to 64 can be"),
     ],
 )
 def test_a_list_that_cannot_be_meant_is_refused(manifest: CodeManifest, why: str) -> None:

@@ -10,13 +10,15 @@ import typer
 
 from gangline.cli.flag_groups import FlagGroup
 from gangline.cli.invitation_lines import count
-from gangline.cli.output import err, say
+from gangline.cli.output import err, say, warn
 from gangline.cli.up_flags import DEFAULT_MAX_CODE, MaxCodeFlag
 from gangline.launch.contact import Contact
 from gangline.launch.fetching import fetch_code, offered_code
 from gangline.launch.program import Program, check_script
+from gangline.launch.surroundings import surroundings_here
 from gangline.spec.code import CodeManifest, in_mib
 from gangline.spec.errors import UsageError
+from gangline.spec.surroundings import Difference, differences
 
 _SHOWN = 40
 
@@ -28,30 +30,54 @@ class BringFlags(FlagGroup, frozen=True, kw_only=True):
         bool, typer.Option("--yes", "-y", help="Run the code that is brought without asking.")
     ] = False
     max_code: MaxCodeFlag = DEFAULT_MAX_CODE
+    allow_differences: Annotated[
+        bool,
+        typer.Option(
+            "--allow-differences", help="Join with another Python or torch than the others have."
+        ),
+    ] = False
 
-    def bringing(self, contact: Contact, folder: Path, *, run: str, as_json: bool) -> "Bringing":
-        """What the job's first machine offers, for these workers' folder."""
-        return Bringing(self, contact, folder.resolve(), run, as_json)
+    def compared(self, contact: Contact) -> CodeManifest:
+        """What the job's first machine offers, or nothing; this machine must be like that one."""
+        offered = offered_code(contact)
+        if offered is None:
+            return CodeManifest(files=())
+        offered.check(max_bytes=self.max_code << 20)
+        theirs = offered.surroundings
+        if theirs is not None:
+            self._judge(differences(theirs, surroundings_here(theirs.packages)))
+        return offered
+
+    def _judge(self, found: list[Difference]) -> None:
+        grave = [one for one in found if one.is_grave]
+        if grave and not self.allow_differences:
+            every = "".join(f"\n  {one}" for one in found)
+            raise UsageError(
+                f"this machine differs from the job's first one:{every}\nmend it, or join all the "
+                "same with --allow-differences"
+            )
+        for one in found:
+            warn(str(one))
 
 
 class Bringing(NamedTuple):
     """Code that may be brought."""
 
-    flags: BringFlags
+    manifest: CodeManifest
     contact: Contact
     folder: Path
     run: str
+    is_agreed: bool
     as_json: bool
 
     def bring(self) -> tuple[Program, Path]:
         """What to run, and where, when it was agreed to."""
-        manifest = offered_code(self.contact)
-        if manifest is None:
+        manifest = self.manifest
+        if not manifest.is_offered:
             raise UsageError(
                 "nothing to run: the job's first machine offers no code; give the script, "
                 "`gangline join ADDRESS train.py`, or a module, with -m"
             )
-        manifest.check(max_bytes=self.flags.max_code << 20)
         if not self.as_json:
             for line in self._lines(manifest):
                 say(line)
@@ -74,7 +100,7 @@ class Bringing(NamedTuple):
         ]
 
     def _agree(self) -> None:
-        if self.flags.yes:
+        if self.is_agreed:
             return
         if self.as_json or not sys.stdin.isatty():
             raise UsageError(

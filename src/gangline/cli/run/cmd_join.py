@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 from gangline.cli.contact import Contact
 from gangline.cli.flag_groups import FlagGroup, grouped
 from gangline.cli.output import JsonFlag, say, warn
-from gangline.cli.run.bringing import BringFlags
+from gangline.cli.run.bringing import BringFlags, Bringing
 from gangline.cli.run.cmd_run import launch
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
 from gangline.cli.run.secret import find_secret, hide_argument
@@ -29,6 +29,7 @@ from gangline.launch.program import find_program
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.config import (
     DEFAULT_MAX_AWAY_S,
+    ChecksConfig,
     ExchangeConfig,
     RunConfig,
     SurvivalConfig,
@@ -179,12 +180,16 @@ def join(
     config = options.config()
     with _arrived(link, place, tls, secret_file, options) as (contact, folder):
         run = _find_run(contact)
-        bringing = code.bringing(contact, folder, run=run, as_json=as_json)
+        offered = code.compared(contact)
         workplace = None
         if program is None:
+            bringing = Bringing(offered, contact, folder.resolve(), run, code.yes, as_json)
             program, workplace = bringing.bring()
+        checks = ChecksConfig(
+            samples=offered.compare_samples, allow_differences=code.allow_differences
+        )
         job = Job(
-            config=msgspec.structs.replace(config, run=run),
+            config=msgspec.structs.replace(config, run=run, checks=checks),
             run_dir=folder.resolve(),
             script=program.script,
             module=program.module,
