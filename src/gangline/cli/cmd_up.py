@@ -77,6 +77,9 @@ def up(
     program = find_program(script, arguments, module, verb="up")
     listen = invite.listening(place)
     if invite.no_work:
+        if invite.wire_ports is not None or show_output:
+            flag = "--show-output" if show_output else "--wire-ports"
+            raise UsageError(f"{flag} is about workers here, and --no-work starts none")
         config = asked.config(run=place.run, workers=workers or 1, listen=listen)
         place.run_dir.mkdir(parents=True, exist_ok=True)
         offered = code.offer(program, place.run_dir)
@@ -86,7 +89,7 @@ def up(
     _refuse_with_workers(place)
     config = asked.config(run=place.name or "", workers=workers or 1, listen=listen)
     checks = ChecksConfig(samples=code.compare_samples)
-    config = msgspec.structs.replace(_with_tls(config, tls), checks=checks)
+    config = msgspec.structs.replace(_with_tls(config, tls, invite.wire), checks=checks)
     run_dir = place.run_dir if "run_dir" in place.given else None
     with prepared(resolve(config), program, run_dir=run_dir) as job:
         lines = code_lines(code.offer(program, job.run_dir))
@@ -101,13 +104,13 @@ def up(
         launch(job, show_output=show_output, as_json=as_json, greeting=greeting)
 
 
-def _with_tls(config: RunConfig, tls: TlsFlags) -> RunConfig:
+def _with_tls(config: RunConfig, tls: TlsFlags, wire: WireSettings) -> RunConfig:
     """The same with certificates: the user's, or such as are made, where others can listen."""
     own = tls.files
     return msgspec.structs.replace(
         config,
         tls=TlsConfig(enabled=own is None and (tls.tls or needs_tls(config.listen.host))),
-        wire=WireSettings() if own is None else own.applied_to(WireSettings()),
+        wire=wire if own is None else own.applied_to(wire),
     )
 
 

@@ -38,7 +38,8 @@ def invitation_lines(ways: Sequence[JoinLink], made: Made, run_dir: Path) -> lis
         lines += ["or, where that address is not reached:", *(f"  {one.command}" for one in others)]
     if is_loopback(first.host):
         lines.append("(that reaches this machine only)")
-    minutes = round((made.ends_s - time.time()) / 60, 1)
+    left = (made.ends_s - time.time()) / 60
+    minutes = round(left) if left > 1 else round(left, 1)
     again = f"`gangline token make {shown_path(run_dir)}` makes another"
     lines.append(f"it lets in {machines} within {minutes:g} minutes; {again}")
     return lines

@@ -18,6 +18,7 @@ from gangline.spec.cluster import Cluster
 from gangline.spec.code import DEFAULT_MAX_BYTES, MAX_SAMPLES
 from gangline.spec.config import ListenConfig, ManagerConfig, RunConfig, SurvivalConfig
 from gangline.spec.errors import UsageError
+from gangline.spec.wire import WireSettings, parse_ports
 
 MaxCodeFlag = Annotated[
     int, typer.Option(min=1, metavar="MIB", help="How much code is brought at most, in MiB.")
@@ -70,9 +71,18 @@ class InviteFlags(FlagGroup, frozen=True, kw_only=True):
         float, typer.Option(help="For how long the printed link lets machines in.")
     ] = DEFAULT_LASTS_S / 60
     invite_uses: Annotated[int, typer.Option(help="How many machines it lets in.")] = DEFAULT_USES
+    wire_ports: Annotated[
+        str | None,
+        typer.Option(help="The ports that workers here may listen on, such as 20000-20100."),
+    ] = None
     no_work: Annotated[
         bool, typer.Option("--no-work", help="Start no worker here, the coordinator alone.")
     ] = False
+
+    @property
+    def wire(self) -> WireSettings:
+        """How the workers here listen."""
+        return WireSettings(ports=None if self.wire_ports is None else parse_ports(self.wire_ports))
 
     def make(self, run_dir: Path) -> tuple[str, Invitation]:
         """An invitation to the run in a folder whose coordinator does not run yet."""

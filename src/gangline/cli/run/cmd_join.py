@@ -37,6 +37,7 @@ from gangline.spec.config import (
 )
 from gangline.spec.errors import LaunchError, UsageError
 from gangline.spec.link import SCHEME, JoinLink
+from gangline.spec.wire import WireSettings, parse_ports
 
 
 class _RunningJob(msgspec.Struct):
@@ -107,6 +108,10 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
     transport: Annotated[
         str | None, typer.Option(help="What moves the gradients, as in the running job.")
     ] = None
+    wire_ports: Annotated[
+        str | None,
+        typer.Option(help="The ports that these workers may listen on, such as 20000-20100."),
+    ] = None
     run_dir: Annotated[
         Path | None, typer.Option(help="The folder for these workers' logs (runs/join-TIME).")
     ] = None
@@ -118,6 +123,9 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
         return RunConfig(
             cluster=Cluster(nodes=(node,)),
             exchange=ExchangeConfig(transport=self.transport),
+            wire=WireSettings(
+                ports=None if self.wire_ports is None else parse_ports(self.wire_ports)
+            ),
             survival=SurvivalConfig(max_away_s=self.max_away),
         )
 

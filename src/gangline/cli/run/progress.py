@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gangline.cli.run.interrupts import InterruptFilter
 from gangline.cli.run.news import News
-from gangline.eventlog import log_path, tail_events
+from gangline.eventlog import events_dir, log_path, tail_events
 from gangline.files.plainfile import open_plain
 from gangline.spec.errors import LogError
 from gangline.spec.event import StepDone, ViewAdopted
@@ -201,6 +201,7 @@ class ScreenWatcher:
         self._job = job
         self._greeting = greeting
         self._is_greeted = False
+        self._is_following = False
         self._console = console
         self._is_quiet = is_quiet
         self._shows_all = show_output
@@ -242,7 +243,17 @@ class ScreenWatcher:
         for line in () if self._news is None else self._news.take():
             self._console.print(Text(line, style="dim"))
         if self._progress is not None:
+            self._follow_joined()
             self._progress.tick()
+
+    def _follow_joined(self) -> None:
+        """A worker that joins is given its number by the coordinator: its log tells which."""
+        if self._job.coordinator is None or self._is_following:
+            return
+        logs = sorted(events_dir(self._job.run_dir).glob("worker-*.jsonl"))
+        if logs:
+            self._is_following = True
+            self._feed.follow(logs[0])
 
     def begins(self, come: int) -> None:
         """Shows how many are here: the first step waits for all."""
