@@ -76,7 +76,7 @@ class Coordination:
                 replace_plain(self._job.run_dir / PROFILE_FILE, self._job.profile.to_json())
             self._engine.start()
             try:
-                self._serve(self._start(), port=0)
+                self._serve(self._start(), port=self._job.config.listen.port)
             except BaseException:
                 self._engine.stop()
                 raise

@@ -86,7 +86,11 @@ def prepared(config: RunConfig, program: Program, *, run_dir: Path | None = None
         resume=config.checkpoint.resume,
     )
     files = find_tls_files(
-        folder, own=_own_files(config), makes=config.tls.enabled, run=name, host="127.0.0.1"
+        folder,
+        own=_own_files(config),
+        makes=config.tls.enabled,
+        run=name,
+        hosts=(config.listen.host, *config.listen.names),
     )
     asked = [node.speed for node in config.cluster.worker_nodes]
     job = Job(

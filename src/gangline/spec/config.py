@@ -129,6 +129,34 @@ class TlsConfig(_Part, frozen=True, kw_only=True):
     """With certificates that are made for the run, where `wire` names none."""
 
 
+class ListenConfig(_Part, frozen=True, kw_only=True):
+    """Where the coordinator is found by other machines."""
+
+    host: str = "127.0.0.1"
+    """The interface that it listens on."""
+    port: int = 0
+    """0 takes a free one."""
+    names: tuple[str, ...] = ()
+    """Names and addresses by which others reach this machine, beside those that it knows itself."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 1 << 16:
+            raise UsageError(f"listen.port is 0 to 65535, not {self.port}")
+
+
+class ChecksConfig(_Part, frozen=True, kw_only=True):
+    """What workers compare, beside their models and loaders, before they train together."""
+
+    samples: int = 0
+    """How many samples of the data set; 0: none."""
+    allow_differences: bool = False
+    """Whether this worker's torch may be another version than the others'."""
+
+    def __post_init__(self) -> None:
+        if self.samples < 0:
+            raise UsageError(f"checks.samples is 0 or more, not {self.samples}")
+
+
 class CheckpointConfig(_Part, frozen=True, kw_only=True):
     """What is done with the checkpoints of the script."""
 
@@ -218,6 +246,8 @@ class RunConfig(_Part, frozen=True, kw_only=True):
     exchange: ExchangeConfig = ExchangeConfig()
     wire: WireSettings = WireSettings()
     tls: TlsConfig = TlsConfig()
+    listen: ListenConfig = ListenConfig()
+    checks: ChecksConfig = ChecksConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     survival: SurvivalConfig = SurvivalConfig()
     manager: ManagerConfig = ManagerConfig()
@@ -238,7 +268,9 @@ class RunConfig(_Part, frozen=True, kw_only=True):
     def for_workers(self) -> RunConfig:
         """What of it a worker is told: not what the other nodes are, nor what goes wrong there."""
         plain = RunConfig()
-        return msgspec.structs.replace(self, cluster=plain.cluster, emulation=plain.emulation)
+        return msgspec.structs.replace(
+            self, cluster=plain.cluster, emulation=plain.emulation, listen=plain.listen
+        )
 
     def check(self) -> None:
         """Refuses parts that do not fit together."""

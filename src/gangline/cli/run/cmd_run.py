@@ -12,7 +12,7 @@ from gangline.cli.run.configuring import configured
 from gangline.cli.run.end import end_document, print_end
 from gangline.cli.run.flags import ClusterFlags, ExchangeFlags, FolderFlags, SurvivalFlags
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
-from gangline.cli.run.progress import ScreenWatcher
+from gangline.cli.run.progress import Greeting, ScreenWatcher
 from gangline.cli.tls_options import TlsFlags
 from gangline.emulation.scaling import describe_scale
 from gangline.engines.job import Job, count_cores
@@ -68,11 +68,19 @@ def run(
         launch(job, show_output=show_output, as_json=as_json)
 
 
-def launch(job: Job, *, show_output: bool, as_json: bool) -> None:
-    """Runs a job and tells about it; ends the command with the job's exit code."""
+def launch(job: Job, *, show_output: bool, as_json: bool, greeting: Greeting = lambda: ()) -> None:
+    """Runs a job and tells about it; ends the command with the job's exit code.
+
+    The `greeting` is shown as soon as it says something.
+    """
     console = err() if as_json else out()
     with ScreenWatcher(
-        job, console, show_progress=not as_json, show_output=show_output, is_quiet=as_json
+        job,
+        console,
+        show_progress=not as_json,
+        show_output=show_output,
+        is_quiet=as_json,
+        greeting=greeting,
     ) as screen:
         result = run_job(job, watcher=screen)
     if as_json:
