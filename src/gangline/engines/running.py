@@ -24,8 +24,9 @@ from gangline.spec.errors import GanglineError
 from gangline.spec.event import Decision, RunEnded, RunStarted, WorkerEnded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from gangline.engines.engine import Engine
     from gangline.engines.result import JobResult, WorkerResult
     from gangline.eventlog import EventSink
 
@@ -35,13 +36,13 @@ def run_job(
     *,
     environment: Mapping[str, str] | None = None,
     watcher: Watcher | None = None,
+    make_engine: Callable[[Watcher], Engine] | None = None,
 ) -> JobResult:
-    """Runs a job to its end. No process of it is left when this returns or raises."""
+    """Runs a job to its end. No process of it is left when this returns or raises.
+
+    Its workers run on this machine, or where the engine that is made runs them.
+    """
     base = os.environ if environment is None else environment
-    # Code behind a training loop must not take a job that is ended for one that is trained. Who
-    # joined a job that goes on elsewhere leaves it.
-    end_by = signal.SIGINT if job.coordinator is None else signal.SIGTERM
-    engine = LocalEngine(job.commands(base, cores=count_cores()), end_by=end_by)
     path = log_path(job.run_dir, "launcher")
     started_s = time.monotonic()
     with EventWriter(path, run=job.run, source="launcher") as events:
@@ -49,9 +50,10 @@ def run_job(
         try:
             with Coordination(job, base, events=events) as coordination:
                 beyond = Beyond(job, coordination)
+                recorder = _Recorder(events, watcher or SilentWatcher(), coordination, beyond)
                 result = supervise(
-                    engine,
-                    watcher=_Recorder(events, watcher or SilentWatcher(), coordination, beyond),
+                    _local_engine(job, base) if make_engine is None else make_engine(recorder),
+                    watcher=recorder,
                     beyond=beyond,
                     keeps_going=job.config.survival.keep_going,
                     replace=Respawner(job, base, cores=count_cores(), events=events).replace,
@@ -66,6 +68,13 @@ def run_job(
             )
         )
     return result
+
+
+def _local_engine(job: Job, environment: Mapping[str, str]) -> Engine:
+    # Code behind a training loop must not take a job that is ended for one that is trained. Who
+    # joined a job that goes on elsewhere leaves it.
+    end_by = signal.SIGINT if job.coordinator is None else signal.SIGTERM
+    return LocalEngine(job.commands(environment, cores=count_cores()), end_by=end_by)
 
 
 class _Recorder:
