@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gangline doctor`: what this machine can do, and what to do about what is missing."""
+"""`gangline doctor`: what machines can do, and what to do about what is missing."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -9,6 +12,11 @@ from rich.text import Text
 
 from gangline.cli.output import JsonFlag, out, print_json
 from gangline.profiling.advice import Finding, Status, advise
+from gangline.spec.errors import UsageError
+from gangline.spec.wire import WireSettings, parse_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 STYLES = {
     Status.OK: "green",
@@ -16,6 +24,7 @@ STYLES = {
     Status.MISSING: "yellow",
     Status.BROKEN: "bold red",
 }
+DEADLINE_S = 30.0
 
 
 def register(app: typer.Typer) -> None:
@@ -23,8 +32,34 @@ def register(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
-def doctor(as_json: JsonFlag = False) -> None:
-    """Say what this machine can do, and what to do about what is missing."""
+def doctor(
+    hosts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Look at the machines in this hosts file, by ssh."),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST[:PORT]", help="With --hosts: where the coordinator would listen."
+        ),
+    ] = None,
+    wire_ports: Annotated[
+        str | None,
+        typer.Option(metavar="A-B", help="With --hosts: the ports that workers may listen on."),
+    ] = None,
+    deadline: Annotated[
+        float,
+        typer.Option(min=10.0, metavar="SECONDS", help="With --hosts: how long it may take."),
+    ] = DEADLINE_S,
+    as_json: JsonFlag = False,
+) -> None:
+    """Say what this machine, or others, can do, and what to do about what is missing."""
+    if hosts is not None:
+        ports = None if wire_ports is None else WireSettings(ports=parse_ports(wire_ports)).ports
+        _look_at_hosts(hosts, listen=listen, ports=ports, deadline_s=deadline, as_json=as_json)
+        return
+    if listen is not None or wire_ports is not None:
+        raise UsageError("--listen and --wire-ports are about hosts: name these by --hosts FILE")
     from gangline.profiling.machine import inspect_machine
 
     report = inspect_machine()
@@ -32,13 +67,35 @@ def doctor(as_json: JsonFlag = False) -> None:
     if as_json:
         print_json(report)
     else:
-        out().print(_table(findings, host=report.host), soft_wrap=False)
+        out().print(_table(findings, title=f"gangline doctor on {report.host}"), soft_wrap=False)
     if any(finding.status is Status.BROKEN for finding in findings):
         raise typer.Exit(1)
 
 
-def _table(findings: list[Finding], *, host: str) -> Table:
-    table = Table(title=Text(f"gangline doctor on {host}"), title_justify="left")
+def _look_at_hosts(
+    file: Path,
+    *,
+    listen: str | None,
+    ports: tuple[int, int] | None,
+    deadline_s: float,
+    as_json: bool,
+) -> None:
+    from gangline.launch.checkup import check
+
+    found = check(file, listen=listen, ports=ports, deadline_s=deadline_s)
+    if as_json:
+        print_json(
+            {"hosts": [{"name": o.name, "fit": o.is_fit, "findings": o.findings} for o in found]}
+        )
+    else:
+        for one in found:
+            out().print(_table(one.findings, title=f"host {one.name}"), soft_wrap=False)
+    if not all(one.is_fit for one in found):
+        raise typer.Exit(1)
+
+
+def _table(findings: Sequence[Finding], *, title: str) -> Table:
+    table = Table(title=Text(title), title_justify="left")
     for heading in ("what", "finding", "", "what to do"):
         table.add_column(heading, overflow="fold")
     for finding in findings:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import time
 from datetime import timedelta
@@ -254,11 +253,3 @@ def make_group(
         addresses=addresses,
         connector=door,
     )
-
-
-def interface_towards(host: str, port: int) -> str:
-    """The address of this machine from which `host` is reached; nothing is sent."""
-    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(target)
-        return str(probe.getsockname()[0])

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from gangline.protocol.launch import Launch
+from gangline.protocol.reaching import Attempt
 
 AGENT_VERSION = 1
 """Of what is said here; both ends must be of one version."""
@@ -107,6 +108,32 @@ class Kill(_Said, frozen=True, kw_only=True, tag="kill"):
     worker: int
 
 
+class Examine(_Said, frozen=True, kw_only=True, tag="examine"):
+    """Look what this host is, and listen at a port that others try; nothing is run."""
+
+    folder: str | None
+    packages: tuple[str, ...]
+    coordinator: str
+    """The address towards which workers would listen."""
+    ports: tuple[int, int] | None
+    """Those that workers may listen on; None: any."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A port that somebody listens on."""
+
+    name: str
+    """Whose it is."""
+    host: str
+    port: int
+
+
+class Dial(_Said, frozen=True, kw_only=True, tag="dial"):
+    """Try to reach these."""
+
+    places: tuple[Place, ...]
+
+
 # --- what an agent says ----------------------------------------------------------------------------
 
 
@@ -157,8 +184,41 @@ class Ended(_Said, frozen=True, kw_only=True, tag="ended"):
     signal: str | None
 
 
-FromLauncher = Brief | File | Briefed | Coordinator | Start | End | Kill | Beat
-FromAgent = Here | Ready | Unfit | Wrote | Ended | Beat
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU of a host."""
+
+    name: str
+    memory_mib: int
+
+
+class Examined(_Said, frozen=True, kw_only=True, tag="examined"):
+    """What a host is."""
+
+    folder: str
+    has_folder: bool
+    free_bytes: int
+    packages: dict[str, str | None]
+    """The installed version of each that was asked for; None: there is none."""
+    gpus: tuple[Gpu, ...]
+    asked_at_s: float
+    """The host's time of day when it was asked."""
+    told_at_s: float
+    """The same when it answered."""
+    address: str = ""
+    """Where it listens; empty where it cannot."""
+    port: int = 0
+    problem: str = ""
+    """Why it cannot listen."""
+
+
+class Dialled(_Said, frozen=True, kw_only=True, tag="dialled"):
+    """What became of each attempt, by the name of whom it was to reach."""
+
+    attempts: dict[str, Attempt]
+
+
+FromLauncher = Brief | File | Briefed | Coordinator | Start | End | Kill | Examine | Dial | Beat
+FromAgent = Here | Ready | Unfit | Wrote | Ended | Examined | Dialled | Beat
 
 
 class Channel(Generic[T]):

@@ -14,9 +14,9 @@ import signal
 import socket
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 
+from gangline.engines.agent.examination import Examination, dial_all, version_of
 from gangline.engines.agent.place import HostPlace
 from gangline.engines.agent.tails import Tails
 from gangline.engines.job import count_cores, thread_environment
@@ -31,8 +31,10 @@ from gangline.protocol.agents import (
     Briefed,
     Channel,
     Coordinator,
+    Dial,
     End,
     Ended,
+    Examine,
     File,
     FromLauncher,
     Here,
@@ -59,6 +61,7 @@ class Agent:
         self._engine: LocalEngine | None = None
         self._tails: Tails | None = None
         self._untold: list[Ended] = []
+        self._examination: Examination | None = None
         self._heard_s = self._beat_s = time.monotonic()
         self._is_over = False
 
@@ -98,6 +101,11 @@ class Agent:
                     self._note_ended(self._engine.kill(worker).worker)
             case End():
                 self._is_over = True
+            case Examine():
+                self._examination = Examination(message)
+                self._channel.send(self._examination.result())
+            case Dial(places=places):
+                self._channel.send(dial_all(places))
             case Beat():
                 pass
 
@@ -172,6 +180,8 @@ class Agent:
                     self._note_ended(result.worker)
         if self._place is not None:
             self._place.forget()
+        if self._examination is not None:
+            self._examination.close()
         deadline = time.monotonic() + _FAREWELL_S
         self._tell()
         while not self._channel.is_closed and time.monotonic() < deadline:
@@ -191,18 +201,11 @@ def describe() -> Here:
         python=platform.python_version(),
         hostname=socket.gethostname(),
         clock_s=time.time(),
-        torch=_version_of("torch"),
+        torch=version_of("torch"),
         devices=len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0,
         seen_from=connection[0] if is_known else None,
         seen_at=connection[2] if is_known else None,
     )
-
-
-def _version_of(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def main() -> None:
