@@ -34,7 +34,7 @@ BODIES = st.one_of(
     JSON.map(lambda value: json.dumps({"request": value}).encode()),
     JSON.map(lambda value: json.dumps({"structure": value}).encode()),
 )
-NAMES = ("leave", "replan", "survey", "sync", "certificate", "status")
+NAMES = ("leave", "replan", "survey", "sync", "certificate", "reach", "status")
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,7 @@ def test_the_document_describes_every_route(server: CoordinatorServer) -> None:
         "/api/sync",
         "/api/busy",
         "/api/certificate",
+        "/api/reach",
     }
     named = set(document["components"]["schemas"])
     assert {"Status", "LeaveRequest", "CertificateRequest", "CertificateAnswer"} <= named

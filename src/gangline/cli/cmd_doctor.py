@@ -13,6 +13,7 @@ from rich.text import Text
 from gangline.cli.output import JsonFlag, out, print_json
 from gangline.profiling.advice import Finding, Status, advise
 from gangline.spec.errors import UsageError
+from gangline.spec.hosts import split_place
 from gangline.spec.wire import WireSettings, parse_ports
 
 if TYPE_CHECKING:
@@ -33,6 +34,18 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
+    coordinator: Annotated[
+        str | None,
+        typer.Argument(metavar="HOST:PORT", help="Say whether this coordinator is reached."),
+    ] = None,
+    *,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="With HOST:PORT: a token of the run, to have the coordinator call back."),
+    ] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="With HOST:PORT: who vouches for the coordinator.")
+    ] = None,
     hosts: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Look at the machines in this hosts file, by ssh."),
@@ -45,7 +58,7 @@ def doctor(
     ] = None,
     wire_ports: Annotated[
         str | None,
-        typer.Option(metavar="A-B", help="With --hosts: the ports that workers may listen on."),
+        typer.Option(metavar="A-B", help="The ports that workers may listen on."),
     ] = None,
     deadline: Annotated[
         float,
@@ -54,8 +67,15 @@ def doctor(
     as_json: JsonFlag = False,
 ) -> None:
     """Say what this machine, or others, can do, and what to do about what is missing."""
+    ports = None if wire_ports is None else WireSettings(ports=parse_ports(wire_ports)).ports
+    if coordinator is not None:
+        if hosts is not None or listen is not None:
+            raise UsageError("HOST:PORT and --hosts are two questions: ask them one by one")
+        _look_at(coordinator, token_file, tls_ca, ports=ports, as_json=as_json)
+        return
+    if token_file is not None or tls_ca is not None:
+        raise UsageError("--token-file and --tls-ca are about a coordinator: give its HOST:PORT")
     if hosts is not None:
-        ports = None if wire_ports is None else WireSettings(ports=parse_ports(wire_ports)).ports
         _look_at_hosts(hosts, listen=listen, ports=ports, deadline_s=deadline, as_json=as_json)
         return
     if listen is not None or wire_ports is not None:
@@ -91,6 +111,36 @@ def _look_at_hosts(
         for one in found:
             out().print(_table(one.findings, title=f"host {one.name}"), soft_wrap=False)
     if not all(one.is_fit for one in found):
+        raise typer.Exit(1)
+
+
+def _look_at(
+    address: str,
+    token_file: Path | None,
+    tls_ca: Path | None,
+    *,
+    ports: tuple[int, int] | None,
+    as_json: bool,
+) -> None:
+    from gangline.cli.contact import Contact
+    from gangline.launch.reachability import examine, identify
+
+    host, port = split_place(address, name="HOST:PORT")
+    if not port:
+        raise UsageError(f"{address} names no port: write HOST:PORT, such as {address}:7700")
+
+    def ask(path: str) -> bytes:
+        assert token_file is not None
+        scheme = "wss" if tls_ca is not None or identify(host, port).has_tls else "ws"
+        url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        return Contact(url=url, token_file=token_file, authority=tls_ca).ask(path)
+
+    found = list(examine(host, port, ports=ports, ask=None if token_file is None else ask))
+    if as_json:
+        print_json({"address": address, "findings": found})
+    else:
+        out().print(_table(found, title=f"the coordinator at {address}"), soft_wrap=False)
+    if any(finding.status is Status.BROKEN for finding in found):
         raise typer.Exit(1)
 
 

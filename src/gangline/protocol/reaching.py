@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
+import threading
 from enum import StrEnum
 
 import msgspec
 
+GREETING = b"gangline doctor\n"
+"""What is said to who connects to a port that is opened to be tried."""
 _NO_WAY = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL}
 
 
@@ -66,6 +70,26 @@ def interface_towards(host: str, port: int) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)
         return str(probe.getsockname()[0])
+
+
+def greet_all(listener: socket.socket) -> None:
+    """Says who is there to everybody that connects, in a thread that ends with the listener."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # it was closed
+            while True:
+                sock, _ = listener.accept()
+                with contextlib.suppress(OSError), sock:
+                    sock.sendall(GREETING)
+
+    threading.Thread(target=serve, name="gangline-greeter", daemon=True).start()
+
+
+def hang_up(listener: socket.socket) -> None:
+    """Closes a listener, and wakes who waits at it."""
+    with contextlib.suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
 
 
 def listen_within(host: str, ports: tuple[int, int] | None) -> socket.socket:

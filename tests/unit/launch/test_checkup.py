@@ -12,12 +12,11 @@ import pytest
 
 from fake_hosts import FakeHosts
 from gangline.cli.main import run_command
-from gangline.engines.agent.examination import GREETING
 from gangline.engines.hosts.checkup import COORDINATOR, HostReport
 from gangline.launch.checkup import findings_of
 from gangline.profiling.advice import Finding, Status
 from gangline.protocol.agents import Examined, Gpu, Here
-from gangline.protocol.reaching import Attempt, Reach
+from gangline.protocol.reaching import GREETING, Attempt, Reach
 from gangline.spec.hosts import Host
 from gangline.version import VERSION
 

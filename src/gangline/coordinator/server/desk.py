@@ -30,6 +30,7 @@ from gangline.coordinator.outputs import Admitted, Refusal, Send, Stumbled
 from gangline.coordinator.sanity import check_message
 from gangline.coordinator.server.limits import Bucket, Limits
 from gangline.coordinator.server.openapi import document
+from gangline.coordinator.server.reaching import CallBack
 from gangline.protocol.lifeline import Dissolve
 from gangline.protocol.messages import FromCoordinator, Hello, Refused, decode_from_worker, encode
 from gangline.protocol.status import (
@@ -80,6 +81,7 @@ class Desk:
         self._is_dissolved = False
         self._limits = limits
         self._authority = authority
+        self._call_back = CallBack()
         self._queues: dict[int, asyncio.Queue[FromCoordinator]] = {}
         self._deaf: set[int] = set()
         """Workers whose connection is to be closed, as they do not read what they are sent."""
@@ -96,6 +98,7 @@ class Desk:
             Route("/api/survey", self.survey, methods=["GET", "POST"]),
             Route("/api/busy", self.busy, methods=["POST"]),
             Route("/api/certificate", self.certificate, methods=["POST"]),
+            Route("/api/reach", self._call_back.answer),
             WebSocketRoute("/ws/worker", self.worker),
         ]
 

@@ -9,6 +9,7 @@ import msgspec
 
 from gangline.protocol.status import (
     BusyRequest,
+    CalledBack,
     CertificateAnswer,
     CertificateRequest,
     LeaveRequest,
@@ -40,6 +41,7 @@ def document() -> dict[str, Any]:
         SurveyStatus,
         CertificateRequest,
         CertificateAnswer,
+        CalledBack,
     )
     _, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
@@ -93,6 +95,14 @@ def document() -> dict[str, Any]:
                     role="worker",
                     request="CertificateRequest",
                     answer="CertificateAnswer",
+                )
+            },
+            "/api/reach": {
+                "get": _operation(
+                    "Calls back who asks, at the address that it is seen from and the `port` of the "
+                    "query.",
+                    role="observer",
+                    answer="CalledBack",
                 )
             },
         },

@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import socket
 import subprocess
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
@@ -15,14 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gangline.protocol.agents import Dialled, Examined, Gpu
-from gangline.protocol.reaching import interface_towards, listen_within, try_port
+from gangline.protocol.reaching import (
+    GREETING,
+    greet_all,
+    hang_up,
+    interface_towards,
+    listen_within,
+    try_port,
+)
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
 
     from gangline.protocol.agents import Examine, Place
 
-GREETING = b"gangline doctor\n"
 DIAL_S = 3.0
 """How long an attempt to reach somebody may take."""
 _SMI_S = 5.0
@@ -66,26 +70,6 @@ class Examination:
         """Listens no more."""
         if self._listener is not None:
             hang_up(self._listener)
-
-
-def hang_up(listener: socket.socket) -> None:
-    """Closes a listener, and wakes who waits at it."""
-    with contextlib.suppress(OSError):
-        listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-
-
-def greet_all(listener: socket.socket) -> None:
-    """Says who is there to everybody that connects, in a thread that ends with the listener."""
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):  # it was closed
-            while True:
-                sock, _ = listener.accept()
-                with contextlib.suppress(OSError), sock:
-                    sock.sendall(GREETING)
-
-    threading.Thread(target=serve, name="gangline-greeter", daemon=True).start()
 
 
 def dial_all(places: Sequence[Place]) -> Dialled:

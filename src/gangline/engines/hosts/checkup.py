@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.engines.agent.examination import GREETING, greet_all, hang_up
 from gangline.engines.hosts.introduction import coordinator_from
 from gangline.engines.hosts.line import HostLine
 from gangline.engines.hosts.seat import misfit
 from gangline.protocol.agents import Dial, Dialled, End, Examine, Examined, Here, Place
-from gangline.protocol.reaching import Attempt, Reach, listen_within
+from gangline.protocol.reaching import (
+    GREETING,
+    Attempt,
+    Reach,
+    greet_all,
+    hang_up,
+    listen_within,
+)
 
 if TYPE_CHECKING:
     import socket
