@@ -30,7 +30,7 @@ model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 data = TensorDataset(torch.arange(96.0).reshape(24, 4) / 96, torch.ones(24, 1))
 model, optimizer, loader = gangline.prepare(model, optimizer, DataLoader(data, batch_size=8))
-for epoch in gangline.epochs(200):
+for epoch in gangline.epochs(int(sys.argv[1])):
     for x, y in loader:
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(x), y).backward()
@@ -57,7 +57,7 @@ def test_hosts_train_and_one_that_is_unplugged_costs_its_worker_alone(tmp_path: 
     with ssh_hosts(tmp_path, 2) as hosts:
         hosts.write("host0", "host1", "host9")
         flags = ["--hosts", "hosts.toml", "--run-dir", "r", "--everybody"]
-        process = hosts.start("run", *flags, "train.py")
+        process = hosts.start("run", *flags, "train.py", "200")
         try:
             await_true(lambda: steps_of(tmp_path) == {0, 1}, "both to train", deadline_s=50)
             begun = pids(tmp_path)
@@ -82,7 +82,7 @@ def test_nothing_is_left_on_hosts(tmp_path: Path, number: signal.Signals) -> Non
     (tmp_path / "train.py").write_text(SCRIPT)
     with ssh_hosts(tmp_path, 1) as hosts:
         hosts.write("host0")
-        process = hosts.start("run", "--hosts", "hosts.toml", "--run-dir", "r", "train.py")
+        process = hosts.start("run", "--hosts", "hosts.toml", "--run-dir", "r", "train.py", "200")
         try:
             await_true(lambda: pids(tmp_path), "a worker", deadline_s=50)
             process.send_signal(number)
@@ -107,3 +107,22 @@ def test_the_doctor_sees_that_two_hosts_do_not_reach_each_other(tmp_path: Path) 
     assert by_what["reaches the coordinator"]["status"] == "ok"
     assert by_what["reaches host1"]["found"].startswith("filtered")
     assert by_what["reaches host1"]["advice"].startswith("a firewall is between them")
+
+
+@pytest.mark.slow
+def test_a_host_that_lets_nothing_in_trains_by_calling_the_others(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "go").touch()
+    with ssh_hosts(tmp_path, 3) as hosts:
+        hosts.write("host0", "host1", "host2")
+        hosts.close(1)
+        flags = ["--hosts", "hosts.toml", "--run-dir", "r", "--everybody", "-o"]
+        process = hosts.start("run", *flags, "train.py", "10")
+        try:
+            said, _ = process.communicate(timeout=55)
+        finally:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 0, said
+    assert "host host1 is not reached by others: its workers open all connections" in said
+    assert said.count("trained 3") == 3

@@ -146,10 +146,12 @@ def _called_back(
         yield Finding(what="reached back", found=found, status=Status.OK)
         return
     found = f"{told.reach} ({told.detail or 'something else answers'})"
-    advice = f"other workers cannot call this machine: let TCP {span} in here, to {own}"
-    if ports is None:
-        advice += "; --wire-ports A-B needs fewer"
-    yield Finding(what="reached back", found=found, status=Status.BROKEN, advice=advice)
+    fewer = " (--wire-ports A-B needs fewer)" if ports is None else ""
+    advice = (
+        f"other workers cannot call this machine: let TCP {span} in here{fewer}, to {own}, or have its "
+        "workers open all connections themselves (wire.calls_out), as far as they reach the others"
+    )
+    yield Finding(what="reached back", found=found, status=Status.LIMITED, advice=advice)
 
 
 def _seen(own: str, told: CalledBack) -> Finding:

@@ -86,6 +86,10 @@ class Coordinator(_Said, frozen=True, kw_only=True, tag="coordinator"):
     certificate: str
     key: str
     authority: str
+    calls_out: bool | None
+    """Whether the host's workers open all connections themselves; None: the agent finds out."""
+    ports: tuple[int, int] | None
+    """Those that workers may listen on; None: any."""
 
 
 class Start(_Said, frozen=True, kw_only=True, tag="start"):
@@ -162,6 +166,12 @@ class Ready(_Said, frozen=True, kw_only=True, tag="ready"):
     run_dir: str
 
 
+class Met(_Said, frozen=True, kw_only=True, tag="met"):
+    """The agent knows the coordinator, and whether its workers must open all connections."""
+
+    calls_out: bool
+
+
 class Unfit(_Said, frozen=True, kw_only=True, tag="unfit"):
     """Workers cannot run here, and why; the agent ends."""
 
@@ -218,7 +228,7 @@ class Dialled(_Said, frozen=True, kw_only=True, tag="dialled"):
 
 
 FromLauncher = Brief | File | Briefed | Coordinator | Start | End | Kill | Examine | Dial | Beat
-FromAgent = Here | Ready | Unfit | Wrote | Ended | Examined | Dialled | Beat
+FromAgent = Here | Ready | Met | Unfit | Wrote | Ended | Examined | Dialled | Beat
 
 
 class Channel(Generic[T]):

@@ -57,6 +57,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How many workers; None: one per device, or one."""
     environment: dict[str, str] = {}
     """Variables that its workers get."""
+    calls_out: bool | None = None
+    """Whether others cannot get through to it, so that it calls them; None: that is tried."""
     coordinator: str | None = None
     """Where it reaches the coordinator, HOST or HOST:PORT; None: where ssh connects from."""
 

@@ -105,6 +105,8 @@ class AgentProcess:
                 certificate=authority.sign(request.decode()).decode(),
                 key=key.decode(),
                 authority=authority.pem.decode(),
+                calls_out=None,
+                ports=None,
             )
         )
         launch = Launch(run="digits", run_dir="", worker=3, workers=1, token_file="")

@@ -136,6 +136,14 @@ class ExchangeFlags(FlagGroup, frozen=True, kw_only=True):
         typer.Option(help="TCP connections per link, where one does not fill it."),
         Sets("wire.connections"),
     ] = 1
+    wire_calls_out: Annotated[
+        bool,
+        typer.Option(
+            "--wire-calls-out",
+            help="Others may not get through to these workers: have them open all connections.",
+        ),
+        Sets("wire.calls_out"),
+    ] = False
     wire_checksum: Annotated[
         bool,
         typer.Option("--wire-checksum", help="Check what travels by TCP with a CRC."),

@@ -39,6 +39,7 @@ from gangline.protocol.agents import (
     FromLauncher,
     Here,
     Kill,
+    Met,
     Ready,
     Start,
     Unfit,
@@ -94,6 +95,7 @@ class Agent:
                 self._channel.send(Ready(run_dir=str(place.run_dir)))
             case Coordinator():
                 self._given_place().meet(message)
+                self._channel.send(Met(calls_out=self._given_place().calls_out))
             case Start():
                 self._start(message)
             case Kill(worker=worker):

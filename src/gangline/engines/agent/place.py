@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gangline.engines.agent.calling import is_called
 from gangline.files.announcement import Announcement
 from gangline.files.certificates import write_tls_files
 from gangline.files.tokens import WORKER_TOKEN
@@ -33,6 +34,8 @@ class HostPlace:
         self.run_dir = _make_run_dir(self.folder, f"{brief.run}@{brief.host}")
         self._code = self.run_dir / _CODE
         self._tls: TlsFiles | None = None
+        self.calls_out = False
+        """Whether workers open all connections: others do not get through to this host."""
 
     @property
     def program(self) -> tuple[str, ...]:
@@ -100,15 +103,25 @@ class HostPlace:
                     coordinator.key.encode(),
                     authority=coordinator.authority.encode(),
                 )
+                self.calls_out = self._must_call_out(coordinator, self._tls)
             Announcement(run=self._brief.run, url=coordinator.url, pid=0).write(self.run_dir)
         except OSError as error:
             raise LaunchError(f"{self.run_dir} cannot be written: {_why(error)}") from error
 
+    @staticmethod
+    def _must_call_out(coordinator: Coordinator, tls: TlsFiles) -> bool:
+        if coordinator.calls_out is not None:
+            return coordinator.calls_out
+        url, token, ports = coordinator.url, coordinator.token, coordinator.ports
+        return is_called(url, token=token, tls=tls, ports=ports) is False
+
     def own(self, launch: Launch) -> Launch:
         """What a worker is told, with the paths of this host."""
         assert self._tls is not None
+        wire = self._tls.applied_to(launch.config.wire)
+        calls_out = self.calls_out or wire.calls_out
         config = msgspec.structs.replace(
-            launch.config, wire=self._tls.applied_to(launch.config.wire)
+            launch.config, wire=msgspec.structs.replace(wire, calls_out=calls_out)
         )
         return msgspec.structs.replace(
             launch,

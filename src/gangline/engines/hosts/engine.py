@@ -57,6 +57,7 @@ class HostsEngine:
         self._num_late = 0
         self._done: set[str] = set()
         """The hosts of which workers have ended by themselves: they get no others."""
+        self._calling: set[str] = set()
         self._stopping = False
 
     def __enter__(self) -> HostsEngine:
@@ -104,6 +105,7 @@ class HostsEngine:
                     ended.append(self._note_ended(message))
             ended += self._note_lost(seat)
             self._introduction.introduce(seat)
+            self._note_calling(seat)
         if not self._stopping:
             self._take_in()
             self._start_pending()
@@ -213,6 +215,13 @@ class HostsEngine:
                     neighbours=len(seat.workers),
                 )
             )
+
+    def _note_calling(self, seat: Seat) -> None:
+        name = seat.host.name
+        if seat.is_met and seat.calls_out and name not in self._calling:
+            self._calling.add(name)
+            reason = f"host {name} is not reached by others: its workers open all connections"
+            self._watcher.note("call_out", reason)
 
     def _take_in(self) -> None:
         """Hosts that have come late, or have come back, get workers, while the job goes on."""

@@ -73,9 +73,10 @@ class Introduction:
                 certificate=certificate.decode(),
                 key=key.decode(),
                 authority=authority.decode(),
+                calls_out=seat.host.calls_out,
+                ports=self._job.config.wire.ports,
             )
         )
-        seat.is_met = True
 
     def _url(self, seat: Seat) -> str:
         assert seat.here is not None

@@ -15,6 +15,7 @@ from gangline.protocol.agents import (
     Briefed,
     Ended,
     Here,
+    Met,
     Ready,
     Unfit,
     Wrote,
@@ -54,7 +55,9 @@ class Seat:
         self.problem: str | None = None
         """Why they cannot; None: nothing is known against it."""
         self.is_met = False
-        """Whether it was told where the coordinator is."""
+        """Whether it knows where the coordinator is."""
+        self.calls_out = False
+        """Whether others do not get through to it, so that it calls them."""
         self.workers: set[int] = set()
         """Those that run there, or are about to."""
         self._brief, self._files, self._listen, self._log = brief, files, listen, log
@@ -115,6 +118,8 @@ class Seat:
             case Ready():
                 self.is_ready, self.problem = True, None
                 self._wait_s = FIRST_RETRY_S
+            case Met(calls_out=calls_out):
+                self.is_met, self.calls_out = True, calls_out
             case Unfit(reason=reason):
                 self._fail(reason)
             case _:

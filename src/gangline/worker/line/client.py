@@ -544,7 +544,12 @@ class ControlClient:
 
     def _probe(self, probe: Probe) -> None:
         addresses = dict(zip(probe.workers, probe.addresses, strict=True))
-        self.send(Probed(number=probe.number, reached=tuple(find_reached(addresses))))
+        # Who can only call out cannot be knocked at: whether it gets through it says itself.
+        own = self._hello.address
+        calling = {one for one, address in addresses.items() if own.is_called_by(address)}
+        knocked = {one: address for one, address in addresses.items() if one not in calling}
+        reached = sorted({*find_reached(knocked), *calling})
+        self.send(Probed(number=probe.number, reached=tuple(reached)))
 
     def _refuse(self, error: LaunchError | MismatchError) -> None:
         """Nothing will come of this worker: whatever waits raises this, from now on."""

@@ -100,10 +100,12 @@ class _Arrival:
 class Listener:
     """Accepts connections at one interface, for any number of groups."""
 
-    def __init__(self, *, host: str, ports: Iterator[int], host_id: str) -> None:
+    def __init__(
+        self, *, host: str, ports: Iterator[int], host_id: str, calls_out: bool = False
+    ) -> None:
         self._doors = [_bind(host, ports)]
         port = self._doors[0].getsockname()[1]
-        self.address = WireAddress(host=host, port=port, host_id=host_id)
+        self.address = WireAddress(host=host, port=port, host_id=host_id, calls_out=calls_out)
         if host_id:
             self._doors.append(_bind_local(self.address))
         self._lock = threading.Lock()
@@ -298,10 +300,12 @@ def listen(
     *,
     port_range: tuple[int, int] | None = None,
     shared_host_id: str | None = None,
+    calls_out: bool = False,
 ) -> Listener:
     """Opens this member's port: at this interface only, any free port or the first of a range.
 
-    `shared_host_id` overrides which members share memory: emulated hosts give different ones.
+    `shared_host_id` overrides which members share memory: emulated hosts give different ones. A member
+    that `calls_out` opens the connections with all that can be called.
     """
     if port_range is None:
         ports = iter((0,))
@@ -311,4 +315,4 @@ def listen(
             raise UsageError(f"port_range is (first, last) within 1 … 65535, not {port_range}")
         ports = iter(range(first, last + 1))
     chosen = host_id() if shared_host_id is None else shared_host_id
-    return Listener(host=host, ports=ports, host_id=chosen)
+    return Listener(host=host, ports=ports, host_id=chosen, calls_out=calls_out)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from gangline.collectives.wire.waiting import Alarm, Deadline
 
 
+_BACK = "back"
+"""Marks a connection that was opened by who receives over it."""
+
+
 class Links:
     """Makes links, and breaks them. A link carries in one direction only."""
 
@@ -42,9 +46,29 @@ class Links:
         close_in_children(self, self._socks)
 
     def to(self, peer: int, purpose: str, *, deadline: Deadline) -> Link:
-        """The link to a peer: this member opens it."""
+        """The link to a peer: this member opens it, unless the peer can only call out."""
         if link := self._made.get((f"to {purpose}", peer)):
             return link
+        own = self._addresses[self.membership.rank]
+        if own.is_called_by(self._addresses[peer]):
+            socks = self._await_all(peer, f"{purpose} {_BACK}", deadline)
+        else:
+            socks = self._dial_all(peer, purpose, deadline)
+        return self._add(f"to {purpose}", peer, socks)
+
+    def source(self, peer: int, purpose: str, *, deadline: Deadline) -> Link:
+        """The link from a peer: the peer opens it, unless this member can only call out."""
+        if link := self._made.get((f"from {purpose}", peer)):
+            return link
+        own = self._addresses[self.membership.rank]
+        if self._addresses[peer].is_called_by(own):
+            socks = self._dial_all(peer, f"{purpose} {_BACK}", deadline)
+        else:
+            socks = self._await_all(peer, purpose, deadline)
+        return self._add(f"from {purpose}", peer, socks)
+
+    def _dial_all(self, peer: int, purpose: str, deadline: Deadline) -> list[socket.socket]:
+        """All connections of a link, opened from here."""
         socks: list[socket.socket] = []
         try:
             for lane in range(self.membership.options.connections):
@@ -55,12 +79,10 @@ class Links:
         except BaseException:
             _close(socks)
             raise
-        return self._add(f"to {purpose}", peer, socks)
+        return socks
 
-    def source(self, peer: int, purpose: str, *, deadline: Deadline) -> Link:
-        """The link from a peer: the peer opens it."""
-        if link := self._made.get((f"from {purpose}", peer)):
-            return link
+    def _await_all(self, peer: int, purpose: str, deadline: Deadline) -> list[socket.socket]:
+        """All connections of a link, opened by the peer."""
         socks: list[socket.socket] = []
         try:
             for lane in range(self.membership.options.connections):
@@ -69,7 +91,7 @@ class Links:
         except BaseException:
             _close(socks)
             raise
-        return self._add(f"from {purpose}", peer, socks)
+        return socks
 
     def _add(self, purpose: str, peer: int, socks: list[socket.socket]) -> Link:
         meter = self._meters.setdefault(peer, Meter())
