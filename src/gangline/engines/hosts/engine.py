@@ -101,7 +101,7 @@ class HostsEngine:
             for message in seat.look():
                 if isinstance(message, Wrote):
                     self._keep(message)
-                else:
+                elif self._running.get(message.worker) is seat:  # nobody ends twice
                     ended.append(self._note_ended(message))
             ended += self._note_lost(seat)
             self._introduction.introduce(seat)
