@@ -109,9 +109,20 @@ def _look_at_hosts(
         )
     else:
         for one in found:
-            out().print(_table(one.findings, title=f"host {one.name}"), soft_wrap=False)
+            findings = _shortened(one.findings)
+            out().print(_table(findings, title=f"host {one.name}"), soft_wrap=False)
     if not all(one.is_fit for one in found):
         raise typer.Exit(1)
+
+
+def _shortened(findings: Sequence[Finding]) -> list[Finding]:
+    """What is well in one line, and then what is not: there may be many hosts."""
+    well = [one for one in findings if one.status is Status.OK and not one.advice]
+    rest = [one for one in findings if one not in well]
+    if not well:
+        return rest
+    found = "; ".join(f"{one.what} {one.found}" for one in well)
+    return [Finding(what="well", found=found, status=Status.OK), *rest]
 
 
 def _look_at(

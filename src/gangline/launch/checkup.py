@@ -18,7 +18,7 @@ from gangline.spec.config import ANY_ADDRESS
 from gangline.spec.hosts import read_hosts, split_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from gangline.protocol.agents import Examined
     from gangline.protocol.reaching import Attempt
@@ -53,12 +53,16 @@ def check(
     with tempfile.TemporaryDirectory(prefix="gangline-doctor-") as folder:
         reports = check_hosts(hosts, asked, log_dir=Path(folder))
     own = {name: _own_version(name) for name in PACKAGES}
-    return [
-        HostFindings(
-            name=host.name, findings=tuple(findings_of(host, report, own=own, ports=ports))
-        )
-        for host, report in zip(hosts, reports, strict=True)
-    ]
+    found = []
+    for host, report in zip(hosts, reports, strict=True):
+        callers = {one.name for one in reports if _reaches(one, host.name)}
+        findings = findings_of(host, report, own=own, ports=ports, callers=callers)
+        found.append(HostFindings(name=host.name, findings=tuple(findings)))
+    return found
+
+
+def _reaches(report: HostReport, name: str) -> bool:
+    return name in report.attempts and is_us(report.attempts[name])
 
 
 def findings_of(
@@ -67,8 +71,9 @@ def findings_of(
     *,
     own: dict[str, str | None],
     ports: tuple[int, int] | None,
+    callers: Collection[str] = (),
 ) -> Iterator[Finding]:
-    """The findings of one host; `own` are the versions of this machine."""
+    """The findings of one host; `own` are the versions of this machine, `callers` who reaches it."""
     if report.problem is not None:
         found, advice = _parted(report.problem)
         what = "reachable" if report.here is None else "fit"
@@ -87,7 +92,7 @@ def findings_of(
     yield _folder(examined)
     yield _clock(report)
     for name, attempt in report.attempts.items():
-        yield _reached(name, attempt, ports=ports)
+        yield _reached(name, attempt, ports=ports, calls=name in callers)
     if examined.problem:
         span = "any port" if ports is None else f"a port of {ports[0]}-{ports[1]}"
         advice = "free one, or give another range by --wire-ports"
@@ -164,7 +169,7 @@ def _clock(report: HostReport) -> Finding:
     return Finding(what="clock", found=found, status=status, advice=advice)
 
 
-def _reached(name: str, attempt: Attempt, *, ports: tuple[int, int] | None) -> Finding:
+def _reached(name: str, attempt: Attempt, *, ports: tuple[int, int] | None, calls: bool) -> Finding:
     what = f"reaches {name}"
     if is_us(attempt):
         return Finding(what=what, found=f"from {attempt.own_address}", status=Status.OK)
@@ -182,7 +187,10 @@ def _reached(name: str, attempt: Attempt, *, ports: tuple[int, int] | None) -> F
     if name == COORDINATOR:
         advice += "; or name another way by `coordinator` in the hosts file"
     found = attempt.reach.value if not attempt.detail else f"{attempt.reach}: {attempt.detail}"
-    return Finding(what=what, found=found, status=Status.BROKEN, advice=advice)
+    if calls:
+        advice = f"nothing: {name} calls this host instead; to have it called, {advice}"
+    status = Status.LIMITED if calls else Status.BROKEN
+    return Finding(what=what, found=found, status=status, advice=advice)
 
 
 def _own_version(name: str) -> str | None:

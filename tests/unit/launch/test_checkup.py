@@ -102,6 +102,19 @@ def test_it_is_said_what_to_open(reach: Reach, said: str) -> None:
     assert said in finding.advice
 
 
+def test_a_host_that_calls_need_not_be_called() -> None:
+    report = HostReport(
+        name="lab",
+        here=HERE,
+        examined=EXAMINED,
+        attempts={"desk": Attempt(reach=Reach.FILTERED)},
+    )
+    findings = findings_of(HOST, report, own={"torch": "2.13.0"}, ports=None, callers={"desk"})
+    finding = next(one for one in findings if one.what == "reaches desk")
+    assert finding.status is Status.LIMITED
+    assert finding.advice.startswith("nothing: desk calls this host instead")
+
+
 def test_a_problem_says_what_to_do() -> None:
     problem = "ssh does not reach it (connect: No route): see that `ssh lab true` works"
     report = HostReport(name="lab", problem=problem)

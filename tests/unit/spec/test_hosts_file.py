@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
 
 import pytest
 
 from gangline.spec.errors import UsageError
 from gangline.spec.hosts import Host, read_hosts, split_place
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_host_has_what_it_says_and_otherwise_the_defaults(tmp_path: Path) -> None:
@@ -85,6 +83,12 @@ def test_the_entry_and_the_key_are_named(tmp_path: Path, key: str, said: str) ->
     told = refusal(tmp_path / "hosts.toml", f"[[hosts]]\nname = 'desk'\n{key}\n")
     assert "host 'desk'" in told
     assert said in told
+
+
+def test_the_page_names_every_key() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "hosts.md").read_text()
+    rows = re.findall(r"^\| (`[a-z_`, ]+) \|", page, re.MULTILINE)
+    assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == {*Host.__struct_fields__}
 
 
 @pytest.mark.parametrize(

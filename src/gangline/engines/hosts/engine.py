@@ -20,7 +20,7 @@ from gangline.engines.logtail import last_traceback
 from gangline.engines.result import WorkerResult
 from gangline.eventlog import log_path
 from gangline.files.plainfile import open_plain
-from gangline.protocol.agents import End, Ended, Kill, Start, Wrote
+from gangline.protocol.agents import Ended, Kill, Start, Wrote
 from gangline.protocol.launch import Launch
 from gangline.spec.config import MAX_LATE
 from gangline.spec.enclosure import Enclosure
@@ -144,7 +144,7 @@ class HostsEngine:
         self._stopping = True
         self._pending.clear()
         for seat in self._seats.values():
-            seat.say(End())
+            seat.end()
         self.wait(GRACE_S + _NETWORK_S, is_hurried=is_hurried)
         lines = [line for seat in self._seats.values() if (line := seat.close()) is not None]
         deadline = time.monotonic() + (0.0 if is_hurried() else _NETWORK_S)

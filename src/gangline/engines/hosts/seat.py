@@ -13,6 +13,7 @@ from gangline.protocol.agents import (
     MAX_BACKLOG_BYTES,
     Brief,
     Briefed,
+    End,
     Ended,
     Here,
     Met,
@@ -64,6 +65,7 @@ class Seat:
         self._line: HostLine | None = None
         self._feed: Iterator[File] | None = None
         self._retry_at_s = 0.0
+        self._is_ending = False
         self._wait_s = FIRST_RETRY_S
 
     @property
@@ -79,7 +81,7 @@ class Seat:
     def look(self) -> list[Wrote | Ended]:
         """Goes on with whatever is to be done next; what workers wrote, and who ended."""
         if self._line is None:
-            if time.monotonic() < self._retry_at_s:
+            if self._is_ending or time.monotonic() < self._retry_at_s:
                 return []
             self._line = HostLine(self.host, log=self._log)
         found: list[Wrote | Ended] = []
@@ -96,10 +98,15 @@ class Seat:
                 self._fail(problem)
         return found
 
+    def end(self) -> None:
+        """Has the agent end its workers, and then itself; it is not called again."""
+        self._is_ending = True
+        self.say(End())
+
     def close(self) -> HostLine | None:
         """Hangs up for good; the line, whose end may be waited for."""
         line, self._line = self._line, None
-        self._retry_at_s = float("inf")
+        self._is_ending = True
         self.is_ready = False
         if line is not None:
             line.close()
