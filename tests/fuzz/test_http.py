@@ -38,7 +38,7 @@ BODIES = st.one_of(
     JSON.map(lambda value: json.dumps({"lasts_s": value, "uses": 1}).encode()),
 )
 NAMES = (
-    *("leave", "replan", "survey", "sync", "certificate", "events", "status"),
+    *("leave", "replan", "survey", "sync", "certificate", "events", "reach", "status"),
     *("code", "code/files", "enter", "invitations", "invitations/withdraw"),
 )
 
@@ -67,6 +67,7 @@ def test_the_document_describes_every_route(server: CoordinatorServer) -> None:
         "/api/enter",
         "/api/invitations",
         "/api/invitations/withdraw",
+        "/api/reach",
     }
     named = set(document["components"]["schemas"])
     assert {"Status", "LeaveRequest", "CertificateRequest", "CertificateAnswer"} <= named
