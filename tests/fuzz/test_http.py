@@ -33,11 +33,12 @@ BODIES = st.one_of(
     JSON.map(lambda value: json.dumps({"worker": value}).encode()),
     JSON.map(lambda value: json.dumps({"request": value}).encode()),
     JSON.map(lambda value: json.dumps({"structure": value}).encode()),
+    JSON.map(lambda value: json.dumps({"key": "k", "chunks": value}).encode()),
     JSON.map(lambda value: json.dumps({"name": value}).encode()),
     JSON.map(lambda value: json.dumps({"lasts_s": value, "uses": 1}).encode()),
 )
 NAMES = (
-    *("leave", "replan", "survey", "sync", "certificate", "status"),
+    *("leave", "replan", "survey", "sync", "certificate", "events", "status"),
     *("code", "code/files", "enter", "invitations", "invitations/withdraw"),
 )
 
@@ -65,6 +66,7 @@ def test_the_document_describes_every_route(server: CoordinatorServer) -> None:
         "/api/enter",
         "/api/invitations",
         "/api/invitations/withdraw",
+        "/api/events",
     }
     named = set(document["components"]["schemas"])
     assert {"Status", "LeaveRequest", "CertificateRequest", "CertificateAnswer"} <= named

@@ -16,7 +16,7 @@ import typer.main
 
 import gangline
 from gangline.cli.main import app
-from gangline.coordinator.records import AnyRecord
+from gangline.coordinator.kept.records import AnyRecord
 from gangline.protocol.launch import LAUNCH_VARIABLE, Launch
 from gangline.protocol.messages import FromCoordinator, FromWorker
 from gangline.spec.event import AnyEvent
@@ -41,6 +41,7 @@ LAUNCH: dict[str, Any] = {
     "non_finite": "evict",
     "faults": [{"worker": 1, "kind": "kill", "step": 3}],
     "replaces": 0,
+    "machine": "0123456789abcdef",
     "probe_steps": 4,
 }
 """All that people who start workers themselves may say in GANGLINE_LAUNCH."""

@@ -17,12 +17,12 @@ from gangline.files.announcement import read_announcement
 from gangline.files.config import PROFILE_FILE, write_config
 from gangline.files.plainfile import replace_plain
 from gangline.files.tokens import write_token
-from gangline.protocol.lifeline import Dissolve, ProcessEnded, Serve, Standing
+from gangline.protocol.lifeline import Depart, Dissolve, ProcessEnded, Serve, Standing
 from gangline.spec.errors import LaunchError
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gangline.engines.job import Job
     from gangline.engines.result import WorkerResult
@@ -146,6 +146,11 @@ class Coordination:
             self._keepers[self._serving].order(Dissolve(reason=reason, own=own))
             self._dissolve_until_s = time.monotonic() + _DISSOLVE_S
 
+    def depart(self) -> None:
+        """This machine is about to end: all members of the job are asked to leave it."""
+        if self._serving is not None:
+            self._keepers[self._serving].order(Depart())
+
     def await_dissolved(self) -> None:
         """Waits until those workers have been told, if they are to be told."""
         keeper = None if self._serving is None else self._keepers[self._serving]
@@ -154,6 +159,18 @@ class Coordination:
             if keeper.standing is None or keeper.standing.is_dissolved:
                 return
             time.sleep(0.01)
+
+    def await_sent(self, is_hurried: Callable[[], bool], *, limit_s: float) -> None:
+        """Waits a while for the event logs of machines that joined, which their workers have left."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline and not is_hurried():
+            standing = self.standing
+            if standing is not None and not standing.num_sending:
+                return
+            if self._serving is None:
+                return
+            self.tick()
+            time.sleep(0.02)
 
     # --- processes -------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from gangline.engines.local import WorkerCommand
 from gangline.files.tls import TlsFiles
 from gangline.protocol.launch import Launch
 from gangline.spec.config import RunConfig
+from gangline.spec.devices import visible_to
 from gangline.spec.enclosure import OPEN, Enclosure
 from gangline.spec.faults import FaultPlan
 from gangline.spec.profile import ClusterProfile
@@ -45,6 +46,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The file with that job's token."""
     announced_in: Path | None = None
     """The folder in which that coordinator announces itself, if it can be reached from here."""
+    machine: str = ""
+    """What this launcher is called by the coordinator that it sends event logs to; empty: none."""
     enclosures: tuple[Enclosure, ...] = ()
     """What each worker is put into; empty: nothing."""
 
@@ -102,6 +105,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
                 speed=1.0 if self.enclosure_of(worker).control_group else speed,
                 config=told,
                 faults=faults.of(worker),
+                machine=self.machine,
             )
             for worker, speed in enumerate(self.speeds)
         ]
@@ -116,6 +120,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
                 arguments=self.program,
                 environment={
                     **shared,
+                    **visible_to(place, self.config.compute.devices),
                     **self.enclosure_of(place).environment,
                     **launch.to_environment(),
                 },

@@ -19,6 +19,7 @@ from gangline.engines.job import Job, count_cores
 from gangline.engines.running import run_job
 from gangline.launch.certificates import find_tls_files, own_files
 from gangline.launch.compression import compressed
+from gangline.launch.devices import find_gpus, placed
 from gangline.launch.emulation import enclosed
 from gangline.launch.folder import make_run_dir
 from gangline.launch.structure import structure_of_plan
@@ -49,8 +50,14 @@ def run(
         return run_job(job, watcher=watcher)
 
 
-def resolve(config: RunConfig) -> RunConfig:
-    """The same, checked, with the structure that a plan's file or `compress` names in full."""
+def resolve(config: RunConfig, *, is_described: bool | None = None) -> RunConfig:
+    """The same, checked, with devices, and the structure that a plan's file or `compress` names.
+
+    `is_described` says whether somebody has described the nodes; None: if they are not the default.
+    """
+    if is_described is None:
+        is_described = config.cluster != RunConfig().cluster
+    config = placed(config, is_described=is_described, gpus=find_gpus())
     config.check()
     with _naming("manager.detector"):
         load_detector(config.manager.detector)

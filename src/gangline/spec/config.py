@@ -24,11 +24,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gangline.spec.cluster import Cluster, Node
+from gangline.spec.devices import AUTO as DEVICES_AUTO
+from gangline.spec.devices import check_devices
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import Compression
 from gangline.spec.exchange.structure import Structure
 from gangline.spec.faults import Fault, FaultPlan
 from gangline.spec.link import is_host
+from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
 from gangline.spec.sync import Sync, parse_sync
 from gangline.spec.wire import WireSettings
 
@@ -180,6 +183,10 @@ class SurvivalConfig(_Part, frozen=True, kw_only=True):
     """What happens to a worker whose gradient is wrong, one of `NON_FINITE`; None: the script says."""
     max_away_s: float = DEFAULT_MAX_AWAY_S
     """How long the coordinator may be away when a worker cannot go on without it."""
+    notices: tuple[str, ...] = ()
+    """What says that this machine is about to end: `sigterm`, `file:PATH` or `command:COMMAND`."""
+    notice_s: float = DEFAULT_NOTICE_S
+    """How long after that the machine ends: its workers have left by then."""
 
     def __post_init__(self) -> None:
         if self.max_respawns < 1:
@@ -195,6 +202,9 @@ class SurvivalConfig(_Part, frozen=True, kw_only=True):
             raise UsageError(
                 f"survival.max_away_s must be finite and 1 or more, not {self.max_away_s}"
             )
+        for notice in self.notices:
+            check_notice(notice, name="survival.notices")
+        check_notice_s(self.notice_s, name="survival.notice_s")
 
     @property
     def num_respawns(self) -> int:
@@ -209,6 +219,16 @@ class ManagerConfig(_Part, frozen=True, kw_only=True):
     """One of ours by its name, or a class of your own, as `module:Class`."""
     everybody: bool = False
     """Train with all workers, also where fewer of them would be faster."""
+
+
+class ComputeConfig(_Part, frozen=True, kw_only=True):
+    """What the workers of this machine compute on."""
+
+    devices: str = DEVICES_AUTO
+    """`auto`: one worker per GPU, where nothing is emulated; `cpu`; or GPUs, such as `0,1`."""
+
+    def __post_init__(self) -> None:
+        check_devices(self.devices, name="compute.devices")
 
 
 class EmulationConfig(_Part, frozen=True, kw_only=True):
@@ -236,6 +256,7 @@ class RunConfig(_Part, frozen=True, kw_only=True):
     survival: SurvivalConfig = SurvivalConfig()
     manager: ManagerConfig = ManagerConfig()
     emulation: EmulationConfig = EmulationConfig()
+    compute: ComputeConfig = ComputeConfig()
 
     @property
     def num_workers(self) -> int:

@@ -263,11 +263,12 @@ class ScreenWatcher:
             self._feed.stage = f"preparing: all {come} workers are here"
 
     def main_is(self, worker: int) -> None:
-        """From here on, this worker's output and progress are shown; unless it is elsewhere."""
+        """From here on, this worker's progress is shown, and what it prints, unless it is elsewhere."""
         self._feed.stage = "prepared: the first step is under way"
+        if self._job.coordinator is None:  # of who joined, the log is sent here
+            self._feed.follow(log_path(self._job.run_dir, f"worker {worker}"))
         if worker not in self._followers:
             return
-        self._feed.follow(log_path(self._job.run_dir, f"worker {worker}"))
         for number, follower in self._followers.items():
             if not self._shows_all:
                 follower.show(number == worker)

@@ -24,6 +24,7 @@ from gangline.protocol.status import (
     SurveyStatus,
     SyncRequest,
 )
+from gangline.protocol.streaming import EventsAnswer, EventsRequest
 
 _REFUSALS = {
     "400": "what was sent cannot be read",
@@ -34,6 +35,7 @@ _REFUSALS = {
     "410": "the invitation is used up, expired or withdrawn",
     "413": "the request is too large",
     "429": "too many requests",
+    "507": "the run folder's disk is full",
 }
 
 _NEEDS_SECRET = "Needs the secret of an invitation as its bearer token."
@@ -55,6 +57,8 @@ def document() -> dict[str, Any]:
         InvitationAnswer,
         InvitationStatus,
         WithdrawRequest,
+        EventsRequest,
+        EventsAnswer,
     )
     _, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
@@ -108,6 +112,14 @@ def document() -> dict[str, Any]:
                     role="worker",
                     request="CertificateRequest",
                     answer="CertificateAnswer",
+                )
+            },
+            "/api/events": {
+                "post": _operation(
+                    "Takes the event logs of a machine that joined.",
+                    role="worker",
+                    request="EventsRequest",
+                    answer="EventsAnswer",
                 )
             },
             **_invitation_paths(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import torch
@@ -204,12 +204,44 @@ def copy_value_to(group: Group, value: Any, *, root: int, to: Sequence[int]) -> 
             _carry_out(value, lambda flat, rank=rank: group.send(flat, rank))  # type: ignore[misc]
         return value
     if group.rank in to:
-        return _carry_in(lambda flat: group.receive(flat, root))
+        return receive_value(group, source=root)
     return None
 
 
+class Parcel(NamedTuple):
+    """A value that is taken apart, and can be sent."""
+
+    document: bytes
+    tensors: list[Tensor]
+
+    @classmethod
+    def copied(cls, value: Any) -> Parcel:
+        """A copy of the value as it is now, in the memory of the host."""
+        document, tensors = pack_state(value)
+        return cls(document, [tensor.to("cpu", copy=True) for tensor in tensors])
+
+    @property
+    def num_bytes(self) -> int:
+        """What is sent of it, but for its shapes."""
+        return len(self.document) + sum(tensor.nbytes for tensor in self.tensors)
+
+
+def send_parcel(group: Group, parcel: Parcel, *, to: int) -> None:
+    """Sends it to one member, who calls `receive_value`."""
+    _carry_parcel(parcel, lambda flat: group.send(flat, to))
+
+
+def receive_value(group: Group, *, source: int) -> Any:
+    """The value that a member sends."""
+    return _carry_in(lambda flat: group.receive(flat, source))
+
+
 def _carry_out(value: Any, carry: Carry) -> None:
-    document, tensors = pack_state(value)
+    _carry_parcel(Parcel(*pack_state(value)), carry)
+
+
+def _carry_parcel(parcel: Parcel, carry: Carry) -> None:
+    document, tensors = parcel
     payload = msgspec.msgpack.encode((document, tensor_specs(tensors)))
     carry(torch.tensor([len(payload)], dtype=torch.int64))
     carry(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
