@@ -10,24 +10,23 @@ from typing import Annotated
 import msgspec
 import typer
 
-from gangline.cli.flag_groups import grouped
+from gangline.cli.flag_groups import FlagGroup, grouped
 from gangline.cli.invitation_lines import code_lines, invitation_lines
 from gangline.cli.output import JsonFlag, print_json, say
 from gangline.cli.run.cmd_run import launch
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
 from gangline.cli.tls_options import TlsFlags
-from gangline.cli.up_flags import AskedFlags, CodeFlags, InviteFlags, PlaceFlags
+from gangline.cli.up_flags import AskedFlags, CodeFlags, InviteFlags, PlaceFlags, WorkFlags
 from gangline.files.announcement import Announcement
 from gangline.files.config import write_config
 from gangline.files.tls import TlsFiles
 from gangline.files.tokens import WORKER_TOKEN
 from gangline.launch import prepared, resolve
 from gangline.launch.inviting import links, needs_tls
-from gangline.launch.program import find_program
+from gangline.launch.program import Program, find_program
 from gangline.spec.config import ChecksConfig, RunConfig, TlsConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.profile import ClusterProfile
-from gangline.spec.wire import WireSettings
 
 
 def register(app: typer.Typer) -> None:
@@ -58,6 +57,7 @@ def up(
     tls: TlsFlags,
     asked: AskedFlags,
     code: CodeFlags,
+    work: WorkFlags,
     show_output: Annotated[
         bool, typer.Option("--show-output", "-o", help="Show what all workers here print.")
     ] = False,
@@ -70,15 +70,15 @@ def up(
                 "say how many workers will join, with --workers N; or give a script to train with "
                 "here, `gangline up train.py`"
             )
-        _refuse_without_script(invite, code, show_output=show_output)
+        for flag in _flags(invite, code, work, show_output=show_output):
+            raise UsageError(f"{flag} is for a job with a script: `gangline up {flag} … train.py`")
         config = asked.config(run=place.run, workers=workers)
         _serve_alone(config, place, tls, as_json=as_json)
         return
     program = find_program(script, arguments, module, verb="up")
     listen = invite.listening(place)
     if invite.no_work:
-        if invite.wire_ports is not None or show_output:
-            flag = "--show-output" if show_output else "--wire-ports"
+        for flag in _flags(work, show_output=show_output):
             raise UsageError(f"{flag} is about workers here, and --no-work starts none")
         config = asked.config(run=place.run, workers=workers or 1, listen=listen)
         place.run_dir.mkdir(parents=True, exist_ok=True)
@@ -89,8 +89,23 @@ def up(
     _refuse_with_workers(place)
     config = asked.config(run=place.name or "", workers=workers or 1, listen=listen)
     checks = ChecksConfig(samples=code.compare_samples)
-    config = msgspec.structs.replace(_with_tls(config, tls, invite.wire), checks=checks)
+    config = work.put_to(config, is_described=workers is not None)
+    config = msgspec.structs.replace(_with_tls(config, tls), checks=checks)
     run_dir = place.run_dir if "run_dir" in place.given else None
+    _work(config, program, run_dir, invite, code, show_output=show_output, as_json=as_json)
+
+
+def _work(
+    config: RunConfig,
+    program: Program,
+    run_dir: Path | None,
+    invite: InviteFlags,
+    code: CodeFlags,
+    *,
+    show_output: bool,
+    as_json: bool,
+) -> None:
+    """A job as `gangline run` has it, to which others are invited."""
     with prepared(resolve(config), program, run_dir=run_dir) as job:
         lines = code_lines(code.offer(program, job.run_dir))
         secret, made = invite.make(job.run_dir)
@@ -104,13 +119,13 @@ def up(
         launch(job, show_output=show_output, as_json=as_json, greeting=greeting)
 
 
-def _with_tls(config: RunConfig, tls: TlsFlags, wire: WireSettings) -> RunConfig:
+def _with_tls(config: RunConfig, tls: TlsFlags) -> RunConfig:
     """The same with certificates: the user's, or such as are made, where others can listen."""
     own = tls.files
     return msgspec.structs.replace(
         config,
         tls=TlsConfig(enabled=own is None and (tls.tls or needs_tls(config.listen.host))),
-        wire=wire if own is None else own.applied_to(wire),
+        wire=config.wire if own is None else own.applied_to(config.wire),
     )
 
 
@@ -174,13 +189,10 @@ def _serve_alone(
     serve(post, place.run_dir, token_file=token, announce=announce)
 
 
-def _refuse_without_script(invite: InviteFlags, code: CodeFlags, *, show_output: bool) -> None:
-    flags = {f"--{name.replace('_', '-')}" for name in (*invite.given, *code.given)}
-    given = sorted(flags | ({"--show-output"} if show_output else set()))
-    if given:
-        raise UsageError(
-            f"{given[0]} is for a job with a script: `gangline up {given[0]} train.py`"
-        )
+def _flags(*groups: FlagGroup, show_output: bool) -> list[str]:
+    """The flags of some groups that were given."""
+    names = [name for group in groups for name in group.given]
+    return sorted(f"--{name.replace('_', '-')}" for name in names) + ["--show-output"] * show_output
 
 
 def _refuse_with_workers(place: PlaceFlags) -> None:

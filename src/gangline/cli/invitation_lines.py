@@ -52,7 +52,11 @@ def code_lines(offered: Collected) -> list[str]:
         return []
     text = f"they are offered this code: {count(code)}, fingerprint {code.fingerprint}"
     left_out = [f"left out, because it is a link: {name}" for name in offered.left_out[:8]]
-    return [text, *left_out]
+    missing = [
+        f"not in it, though it is imported: {name}; add it with --include {name}, or to git"
+        for name in offered.missing[:8]
+    ]
+    return [text, *left_out, *missing]
 
 
 def count(code: CodeManifest) -> str:

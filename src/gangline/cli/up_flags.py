@@ -4,21 +4,34 @@
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
+from gangline.cli.devices import DevicesFlag
 from gangline.cli.flag_groups import FlagGroup
+from gangline.cli.notices import NoticeDeadlineFlag, NoticeFlag
 from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.coordinator.detectors import load_detector
 from gangline.files.invitations import DEFAULT_LASTS_S, DEFAULT_USES, Invitation, Invitations
 from gangline.launch.code import Collected, offer_code
+from gangline.launch.devices import find_gpus, placed
 from gangline.launch.inviting import listening
 from gangline.launch.program import Program
 from gangline.spec.cluster import Cluster
 from gangline.spec.code import DEFAULT_MAX_BYTES, MAX_SAMPLES
-from gangline.spec.config import ListenConfig, ManagerConfig, RunConfig, SurvivalConfig
+from gangline.spec.config import (
+    ComputeConfig,
+    ListenConfig,
+    ManagerConfig,
+    RunConfig,
+    SurvivalConfig,
+)
+from gangline.spec.devices import AUTO as DEVICES_AUTO
+from gangline.spec.devices import check_devices
 from gangline.spec.errors import UsageError
-from gangline.spec.wire import WireSettings, parse_ports
+from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
+from gangline.spec.wire import parse_ports
 
 MaxCodeFlag = Annotated[
     int, typer.Option(min=1, metavar="MIB", help="How much code is brought at most, in MiB.")
@@ -71,18 +84,9 @@ class InviteFlags(FlagGroup, frozen=True, kw_only=True):
         float, typer.Option(help="For how long the printed link lets machines in.")
     ] = DEFAULT_LASTS_S / 60
     invite_uses: Annotated[int, typer.Option(help="How many machines it lets in.")] = DEFAULT_USES
-    wire_ports: Annotated[
-        str | None,
-        typer.Option(help="The ports that workers here may listen on, such as 20000-20100."),
-    ] = None
     no_work: Annotated[
         bool, typer.Option("--no-work", help="Start no worker here, the coordinator alone.")
     ] = False
-
-    @property
-    def wire(self) -> WireSettings:
-        """How the workers here listen."""
-        return WireSettings(ports=None if self.wire_ports is None else parse_ports(self.wire_ports))
 
     def make(self, run_dir: Path) -> tuple[str, Invitation]:
         """An invitation to the run in a folder whose coordinator does not run yet."""
@@ -95,6 +99,35 @@ class InviteFlags(FlagGroup, frozen=True, kw_only=True):
             place.port if "port" in place.given else None,
             self.address or (),
         )
+
+
+class WorkFlags(FlagGroup, frozen=True, kw_only=True):
+    """The flags of the workers that are started here."""
+
+    devices: DevicesFlag = DEVICES_AUTO
+    notice: NoticeFlag = None
+    notice_deadline: NoticeDeadlineFlag = DEFAULT_NOTICE_S
+    wire_ports: Annotated[
+        str | None,
+        typer.Option(help="The ports that workers here may listen on, such as 20000-20100."),
+    ] = None
+
+    def put_to(self, config: RunConfig, *, is_described: bool) -> RunConfig:
+        """The same with these workers; as many as there are GPUs, where nobody said how many."""
+        for notice in self.notice or ():
+            check_notice(notice, name="--notice")
+        check_notice_s(self.notice_deadline, name="--notice-deadline")
+        check_devices(self.devices, name="--devices")
+        ports = None if self.wire_ports is None else parse_ports(self.wire_ports)
+        asked = msgspec.structs.replace(
+            config,
+            compute=ComputeConfig(devices=self.devices),
+            wire=msgspec.structs.replace(config.wire, ports=ports),
+            survival=msgspec.structs.replace(
+                config.survival, notices=tuple(self.notice or ()), notice_s=self.notice_deadline
+            ),
+        )
+        return placed(asked, is_described=is_described, gpus=find_gpus())
 
 
 class AskedFlags(FlagGroup, frozen=True, kw_only=True):

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.files.code import write_code
 from gangline.files.plainfile import open_plain
-from gangline.launch.surroundings import surroundings_of
+from gangline.launch.surroundings import imports_of, surroundings_of
 from gangline.spec.code import DEFAULT_MAX_BYTES, CodeFile, CodeManifest, check_name, in_mib
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from gangline.launch.program import Program
 
@@ -29,10 +29,13 @@ _SKIPPED = (".git", "__pycache__", "runs")
 
 
 class Collected(NamedTuple):
-    """What is offered, and what is not, though git knows it."""
+    """What is offered, and what is not."""
 
     manifest: CodeManifest
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """Links, though git knows them, or the user named them."""
+    missing: tuple[str, ...] = ()
+    """What lies there and is imported, but is not brought."""
 
 
 def offer_code(
@@ -57,22 +60,32 @@ def offer_code(
         )
         told.check()
         write_code(run_dir, told, ())
-        return Collected(told, ())
+        return Collected(told)
     contents, files = _gather(root, names, max_bytes=max_bytes)
+    sources = {name: content for name, content in contents.items() if name.endswith(".py")}
     manifest = CodeManifest(
         files=files,
         script=None if program.script is None else program.script.name,
         module=program.module,
         arguments=program.arguments,
         folder=_below(Path.cwd(), root),
-        surroundings=surroundings_of(
-            {name: content for name, content in contents.items() if name.endswith(".py")}
-        ),
+        surroundings=surroundings_of(sources),
         compare_samples=compare_samples,
     )
     manifest.check(max_bytes=max_bytes)
     write_code(run_dir, manifest, contents.values())
-    return Collected(manifest, tuple(left_out))
+    return Collected(manifest, tuple(left_out), tuple(_missing(root, sources)))
+
+
+def _missing(root: Path, sources: Mapping[str, bytes]) -> Iterator[str]:
+    """Modules that lie in the folder and are imported by what is brought, but are not brought."""
+    brought = {name.partition("/")[0] for name in sources}
+    modules = {module for source in sources.values() for module in imports_of(source)}
+    for module in sorted(modules):
+        for name in (f"{module}.py", module):
+            is_there = (root / name).is_file() or any((root / name).glob("*.py"))
+            if is_there and name not in brought:
+                yield name
 
 
 def _gather(

@@ -17,8 +17,8 @@ from gangline.files.tokens import OPERATOR_TOKEN
 from gangline.launch.contact import RunContact
 from gangline.protocol.joining import InvitationAnswer, InvitationStatus
 from gangline.spec.config import ListenConfig
-from gangline.spec.errors import LaunchError
-from gangline.spec.link import JoinLink, is_loopback, is_wildcard
+from gangline.spec.errors import LaunchError, UsageError
+from gangline.spec.link import JoinLink, is_host, is_loopback, is_wildcard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,6 +83,7 @@ def links_to(
     return [
         JoinLink(host=way, port=port, run=run, fingerprint=fingerprint, secret=secret)
         for way in dict.fromkeys(ways)
+        if is_host(way)
     ]
 
 
@@ -97,6 +98,11 @@ def make_invitation(
     run_dir: Path, *, lasts_s: float, uses: int, token_file: Path | None = None
 ) -> tuple[InvitationAnswer, list[JoinLink]]:
     """Has a running coordinator make an invitation; its secret is kept nowhere else."""
+    if any(not is_loopback(way.host) and not way.fingerprint for way in links(run_dir)):
+        raise UsageError(
+            "this job listens to other machines without TLS, and a secret could be read on its "
+            "way: start it with --tls, or give the others the token as a file"
+        )
     body = msgspec.json.encode({"lasts_s": lasts_s, "uses": uses})
     document = _operator(run_dir, token_file).ask("/api/invitations", body=body)
     made = msgspec.json.decode(document, type=InvitationAnswer)

@@ -31,6 +31,7 @@ from gangline.spec.exchange.compression import Compression
 from gangline.spec.exchange.structure import Structure
 from gangline.spec.faults import Fault, FaultPlan
 from gangline.spec.hosts import split_place
+from gangline.spec.link import is_host
 from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
 from gangline.spec.sync import Sync, parse_sync
 from gangline.spec.wire import WireSettings
@@ -146,6 +147,9 @@ class ListenConfig(_Part, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 0 <= self.port < 1 << 16:
             raise UsageError(f"listen.port is 0 to 65535, not {self.port}")
+        for name in self.names:
+            if not is_host(name):
+                raise UsageError(f"listen.names {name!r} is no name or address of a machine")
 
 
 class ChecksConfig(_Part, frozen=True, kw_only=True):

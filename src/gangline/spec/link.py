@@ -65,7 +65,7 @@ class JoinLink(msgspec.Struct, frozen=True, kw_only=True):
         fingerprint, _, secret = end.partition(".")
         if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65536:
             raise _refusal(f"{address!r} is not HOST:PORT")
-        if not _is_host(host):
+        if not _is_bracketed_host(host):
             raise _refusal(f"{host!r} is no name or address of a machine")
         if not run:
             raise _refusal("it does not name the run")
@@ -106,13 +106,19 @@ def is_wildcard(host: str) -> bool:
         return host == ""
 
 
-def _is_host(host: str) -> bool:
-    if host.startswith("[") and host.endswith("]"):
+def is_host(text: str) -> bool:
+    """Whether this is an address, or can be the name, of a machine."""
+    if ":" in text:
         try:
-            return ipaddress.ip_address(host[1:-1]).version == 6
+            return ipaddress.ip_address(text).version == 6 and "%" not in text
         except ValueError:
             return False
-    return re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})", host) is not None
+    return re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})", text) is not None
+
+
+def _is_bracketed_host(host: str) -> bool:
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    return is_host(host[1:-1] if is_bracketed else host) and is_bracketed == (":" in host)
 
 
 def _refusal(why: str) -> UsageError:

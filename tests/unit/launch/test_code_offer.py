@@ -52,6 +52,13 @@ def test_without_git_the_script_and_what_is_named_is_offered(work: Path) -> None
     assert offered.manifest.command == ("train.py", "--epochs", "3")
 
 
+def test_what_is_imported_and_not_offered_is_named(work: Path) -> None:
+    (work / "helper.py").write_text("import notes\n")
+    (work / "train.py").write_text("import pkg.model, helper, torch, notes\n")
+    assert offer().missing == ("helper.py", "pkg")
+    assert offer(include=[Path("pkg"), Path("helper.py")]).missing == ()
+
+
 def test_what_git_knows_is_offered_as_it_is_now(work: Path) -> None:
     git("init", "-q")
     (work / "link.py").symlink_to("train.py")

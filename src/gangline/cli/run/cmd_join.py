@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gangline join`: starts workers on this machine that take part in a job running elsewhere."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -14,20 +12,16 @@ from gangline.cli.contact import Contact
 from gangline.cli.devices import DevicesFlag
 from gangline.cli.flag_groups import FlagGroup, grouped
 from gangline.cli.notices import NoticeDeadlineFlag, NoticeFlag
-from gangline.cli.output import JsonFlag, say, warn
+from gangline.cli.output import JsonFlag, say
+from gangline.cli.run.arriving import arrived, find_place, find_run, link_of
 from gangline.cli.run.bringing import BringFlags, Bringing
 from gangline.cli.run.cmd_run import launch
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
-from gangline.cli.run.secret import find_secret, hide_argument
 from gangline.cli.tls_options import enrol
 from gangline.engines.job import Job
-from gangline.files.announcement import Announcement, read_announcement
 from gangline.files.tls import TlsFiles
-from gangline.files.tokens import WORKER_TOKEN
 from gangline.launch.certificates import own_files
 from gangline.launch.devices import find_gpus, placed
-from gangline.launch.folder import make_run_dir
-from gangline.launch.joining import enter, settle, undone_on_error
 from gangline.launch.program import find_program
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.config import (
@@ -41,16 +35,8 @@ from gangline.spec.config import (
 )
 from gangline.spec.devices import AUTO as DEVICES_AUTO
 from gangline.spec.devices import check_devices
-from gangline.spec.errors import LaunchError, UsageError
-from gangline.spec.link import SCHEME, JoinLink
 from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
 from gangline.spec.wire import WireSettings, parse_ports
-
-
-class _RunningJob(msgspec.Struct):
-    """What of a coordinator's status matters to who joins."""
-
-    run: str
 
 
 class _JoinCommand(ProgramCommand):
@@ -115,13 +101,13 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
     transport: Annotated[
         str | None, typer.Option(help="What moves the gradients, as in the running job.")
     ] = None
-    devices: DevicesFlag = DEVICES_AUTO
-    notice: NoticeFlag = None
-    notice_deadline: NoticeDeadlineFlag = DEFAULT_NOTICE_S
     wire_ports: Annotated[
         str | None,
         typer.Option(help="The ports that these workers may listen on, such as 20000-20100."),
     ] = None
+    devices: DevicesFlag = DEVICES_AUTO
+    notice: NoticeFlag = None
+    notice_deadline: NoticeDeadlineFlag = DEFAULT_NOTICE_S
     run_dir: Annotated[
         Path | None, typer.Option(help="The folder for these workers' logs (runs/join-TIME).")
     ] = None
@@ -148,15 +134,6 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
             ),
         )
         return placed(config, is_described="workers" in self.given, gpus=find_gpus())
-
-
-class _Place(NamedTuple):
-    """Where a job's coordinator is, and how it is found again."""
-
-    url: str
-    token_file: Path
-    folder: Path | None
-    """The run folder, if it can be reached from here: the coordinator announces itself there."""
 
 
 def join(
@@ -198,7 +175,9 @@ def join(
     as_json: JsonFlag = False,
 ) -> None:
     """Add workers on this machine to a job, before it begins or while it runs."""
-    link = _link_of(coordinator, tls, token_file=token_file, secret_file=secret_file)
+    link = link_of(
+        coordinator, authority=tls.tls_ca, token_file=token_file, secret_file=secret_file
+    )
     place = None
     if link is None:
         place = find_place(coordinator, token_file, has_tls=tls.tls_ca is not None)
@@ -206,8 +185,10 @@ def join(
     if script is not None or module is not None:
         program = find_program(script, arguments, module, verb="join ADDRESS")
     config = options.config()
-    with _arrived(link, place, tls, secret_file, options) as (contact, folder):
-        run = _find_run(contact)
+    with arrived(
+        link, place, authority=tls.tls_ca, secret_file=secret_file, run_dir=options.run_dir
+    ) as (contact, folder):
+        run = find_run(contact)
         offered = code.compared(contact)
         workplace = None
         if program is None:
@@ -231,79 +212,3 @@ def join(
     if not as_json:
         say(f"joining {run} at {contact.url.partition('://')[2]}")
     launch(job, show_output=show_output, as_json=as_json)
-
-
-@contextmanager
-def _arrived(
-    link: JoinLink | None,
-    place: _Place | None,
-    tls: JoinTlsFlags,
-    secret_file: Path | None,
-    options: JoinFlags,
-) -> Iterator[tuple[Contact, Path]]:
-    """How the coordinator is reached, and a new folder, of which nothing is left after an error."""
-    contact = answer = None
-    if place is not None:
-        contact = Contact(url=place.url, token_file=place.token_file, authority=tls.tls_ca)
-        _find_run(contact)  # before there is a folder
-    elif link is not None:
-        answer = enter(link, find_secret(link, secret_file))
-    _, folder = make_run_dir(Path("join"), name=None, run_dir=options.run_dir)
-    with undone_on_error(folder):
-        if link is not None and answer is not None:
-            contact = settle(link, answer, folder)
-        assert contact is not None
-        yield contact, folder
-
-
-def _link_of(
-    text: str, tls: JoinTlsFlags, *, token_file: Path | None, secret_file: Path | None
-) -> JoinLink | None:
-    """The link that was given in place of an address; its secret is taken out of the process list."""
-    if not text.startswith(SCHEME):
-        if secret_file is not None:
-            raise UsageError("--secret-file is for a link, gl://…; this is an address or a folder")
-        return None
-    link = JoinLink.parse(text)
-    if not hide_argument(link.secret):
-        warn(
-            "the secret in the link cannot be taken out of the process list here, where other "
-            "users of this machine may read it: next time leave it out, and type it when asked"
-        )
-    if token_file is not None or tls.tls_ca is not None:
-        raise UsageError("--token-file and --tls-ca are not for a link, which stands for both")
-    return link
-
-
-def find_place(address: str, token_file: Path | None, *, has_tls: bool) -> _Place:
-    """From an address and a token file, or a run folder, which has both."""
-    folder = Path(address)
-    if folder.is_dir():
-        url = read_announcement(folder).url
-        return _Place(url, token_file or folder / WORKER_TOKEN, folder.resolve())
-    token = token_file or Path(WORKER_TOKEN)
-    url = coordinator_url(address, has_tls=has_tls)
-    # A token that lies where a coordinator announces itself lies in its run folder.
-    is_beside = Announcement.path_in(token.parent).is_file()
-    return _Place(url, token, token.parent.resolve() if is_beside else None)
-
-
-def coordinator_url(address: str, *, has_tls: bool = False) -> str:
-    """The address of a coordinator, from what people write."""
-    bare = address.removeprefix("ws://").removeprefix("wss://")
-    host, _, port = bare.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(
-            f"{address!r} is not an address of a coordinator: write HOST:PORT, as `gangline up` "
-            "prints it, such as 10.0.0.5:7700, or the job's run folder"
-        )
-    return f"{'wss' if has_tls or address.startswith('wss:') else 'ws'}://{host}:{port}"
-
-
-def _find_run(contact: Contact) -> str:
-    """The name of the job; asking for it proves that address and token are right."""
-    document = contact.ask("/api/status")
-    try:
-        return msgspec.json.decode(document, type=_RunningJob).run
-    except msgspec.DecodeError as error:
-        raise LaunchError(f"what answers at {contact.url} is no coordinator: {error}") from error

@@ -164,6 +164,12 @@ def test_a_link_is_printed_for_every_way_to_a_machine(monkeypatch: pytest.Monkey
     assert [way.host for way in links_to(host="10.9.9.9", **known)] == ["10.9.9.9"]  # type: ignore[arg-type]
 
 
+def test_a_secret_is_not_made_where_it_would_be_read_on_its_way(tmp_path: Path) -> None:
+    Announcement(run="test", url="ws://10.0.0.5:7700", pid=os.getpid()).write(tmp_path)
+    with pytest.raises(UsageError, match="without TLS"):
+        invited(tmp_path)
+
+
 def fail_to_join(folder: Path) -> None:
     with undone_on_error(folder):
         (folder / "token").write_text("t")
