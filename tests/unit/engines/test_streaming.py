@@ -8,8 +8,9 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
-from serving import KEYS, hello, open_line, until
+from serving import KEYS, ask, hello, open_line, until
 
 from gangline.coordinator.server import CoordinatorServer, Driver
 from gangline.coordinator.server.limits import Limits
@@ -24,12 +25,13 @@ from gangline.eventlog.lines import encode_line
 from gangline.protocol.streaming import (
     LAUNCHER,
     MAX_SENT_BYTES,
+    Chunk,
     EventsAnswer,
     EventsRequest,
     machine_name,
 )
 from gangline.spec.config import RunConfig
-from gangline.spec.event import Decision, EpochDone, EventsLost
+from gangline.spec.event import Decision, EpochDone, EventsLost, LogOpened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,6 +125,15 @@ def test_a_mark_that_may_be_taken_back_is_sent_at_the_end(here: Path) -> None:
     files = SentFiles(here)
     assert files.next_chunks()[0].data == whole
     assert files.next_chunks(is_final=True)[0].data == whole + mark
+
+
+def test_what_is_said_of_logs_that_are_not_here_is_not_kept(here: Path) -> None:
+    write_log(here, 3, 1)
+    files = SentFiles(here)
+    assert files.note({3: 5, 4: 6, **dict.fromkeys(range(100, 200), 1)})
+    assert files._received == {3: 5, LAUNCHER: 0}
+    assert files.note({3: -7})
+    assert files.next_chunks()[0].offset == 0
 
 
 def test_a_log_that_cannot_be_read_is_left_for_later(here: Path) -> None:
@@ -295,6 +306,23 @@ def test_what_the_coordinator_refuses_is_said_once(
     assert told.endswith("and are kept here: the disk is full")
     assert stream.take_news() == ""
     assert stream.finish() == "", "there was nothing to send"
+
+
+def test_another_machine_and_an_observer_cannot_write_a_workers_log(there: Path) -> None:
+    server = serve(there)
+    line = encode_line(LogOpened(t=1.0, schema=1, run="test", source="worker 3", host="x", pid=1))
+    chunk = Chunk(worker=3, offset=0, data=line)
+    body = msgspec.json.encode(EventsRequest(key="of another machine", chunks=(chunk,)))
+    try:
+        with greeted(server):
+            until(lambda: server.driver.coordinator.machine_of(3), "the worker")
+            answer = ask(server, "/api/events", KEYS.worker, content=body)
+            assert (answer.status_code, answer.json()["received"]) == (200, {})
+            assert ask(server, "/api/events", KEYS.observer, content=body).status_code == 403
+            assert ask(server, "/api/events", KEYS.worker, content=b"[]").status_code == 400
+        assert not log_path(there, "worker 3").exists()
+    finally:
+        server.stop()
 
 
 @pytest.mark.usefixtures("quick")
