@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,7 +21,7 @@ from gangline.engines import streaming
 from gangline.engines.job import Job
 from gangline.engines.sentfiles import SentFiles
 from gangline.engines.streaming import EventStream, Refusal, Sender
-from gangline.eventlog import EventWriter, events_dir, log_path
+from gangline.eventlog import EventWriter, events_dir, log_path, read_run
 from gangline.eventlog.lines import encode_line
 from gangline.protocol.streaming import (
     LAUNCHER,
@@ -274,6 +275,31 @@ def test_a_job_in_another_folder_becomes_whole_also_over_a_restart(here: Path, t
             copies_are_whole(here, there, (3,))
     finally:
         server.stop()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_machine_whose_clock_is_wrong_is_read_by_ours(
+    here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong() -> float:
+        return time.time() + 1000.0
+
+    clocks = {"time": wrong, "monotonic": time.monotonic, "sleep": time.sleep}
+    monkeypatch.setattr(streaming, "time", SimpleNamespace(**clocks))
+    server = serve(there)
+    try:
+        stream = EventStream(job_for(server, here), KEY)
+        with greeted(server):
+            began = time.time()
+            path = log_path(here, "worker 3")
+            with EventWriter(path, run="test", source="worker 3", clock=wrong) as log:
+                log.write(EpochDone(t=wrong(), worker=3, epoch=0, step=1, samples=1))
+            write_log(here, LAUNCHER, 1)
+            assert stream.finish() == ""
+    finally:
+        server.stop()
+    (found,) = [event for event in read_run(there) if isinstance(event, EpochDone)]
+    assert began - 0.5 < found.t < time.time() + 0.5
 
 
 @pytest.mark.usefixtures("quick")
