@@ -34,8 +34,13 @@ BODIES = st.one_of(
     JSON.map(lambda value: json.dumps({"request": value}).encode()),
     JSON.map(lambda value: json.dumps({"structure": value}).encode()),
     JSON.map(lambda value: json.dumps({"key": "k", "chunks": value}).encode()),
+    JSON.map(lambda value: json.dumps({"name": value}).encode()),
+    JSON.map(lambda value: json.dumps({"lasts_s": value, "uses": 1}).encode()),
 )
-NAMES = ("leave", "replan", "survey", "sync", "certificate", "events", "status")
+NAMES = (
+    *("leave", "replan", "survey", "sync", "certificate", "events", "reach", "status"),
+    *("code", "code/files", "enter", "invitations", "invitations/withdraw"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,12 @@ def test_the_document_describes_every_route(server: CoordinatorServer) -> None:
         "/api/busy",
         "/api/certificate",
         "/api/events",
+        "/api/code",
+        "/api/code/files",
+        "/api/enter",
+        "/api/invitations",
+        "/api/invitations/withdraw",
+        "/api/reach",
     }
     named = set(document["components"]["schemas"])
     assert {"Status", "LeaveRequest", "CertificateRequest", "CertificateAnswer"} <= named

@@ -16,7 +16,7 @@ import typer.main
 
 import gangline
 from gangline.cli.main import app
-from gangline.coordinator.records import AnyRecord
+from gangline.coordinator.kept.records import AnyRecord
 from gangline.protocol.launch import LAUNCH_VARIABLE, Launch
 from gangline.protocol.messages import FromCoordinator, FromWorker
 from gangline.spec.event import AnyEvent
@@ -51,12 +51,18 @@ FROZEN = Path(__file__).with_name("surface.json")
 def verbs() -> dict[str, dict[str, str]]:
     """Each verb's flags and arguments, with the kind and the default of each."""
     command: Any = typer.main.get_command(app)
+    plain = {name: verb for name, verb in command.commands.items() if not hasattr(verb, "commands")}
+    parts = {
+        f"{name} {part}": verb
+        for name, group in command.commands.items()
+        for part, verb in getattr(group, "commands", {}).items()
+    }
     return {
         name: {
             " ".join([*parameter.opts, *parameter.secondary_opts]): described(parameter)
             for parameter in verb.params
         }
-        for name, verb in command.commands.items()
+        for name, verb in {**plain, **parts}.items()
     }
 
 

@@ -28,7 +28,7 @@ from gangline.coordinator.inputs import (
 from gangline.coordinator.outbox import Outbox
 from gangline.coordinator.outputs import Admitted, Output, Refusal, Send, Stumbled
 from gangline.coordinator.reports.bunch import Bunch
-from gangline.coordinator.survey import Survey
+from gangline.coordinator.structure.survey import Survey
 from gangline.protocol.lifeline import Depart, Dissolve, ProcessEnded
 from gangline.protocol.messages import FromSurveyor
 from gangline.spec.errors import UsageError
@@ -37,8 +37,8 @@ from gangline.spec.sync import parse_sync
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gangline.coordinator.kept.records import AnyRecord
     from gangline.coordinator.outgoing import Outgoing
-    from gangline.coordinator.records import AnyRecord
     from gangline.coordinator.settings import Settings
     from gangline.protocol.lifeline import Standing
     from gangline.protocol.status import Status, SurveyStatus

@@ -78,7 +78,7 @@ class Coordination:
                 replace_plain(self._job.run_dir / PROFILE_FILE, self._job.profile.to_json())
             self._engine.start()
             try:
-                self._serve(self._start(), port=0)
+                self._serve(self._start(), port=self._job.config.listen_at[1])
             except BaseException:
                 self._engine.stop()
                 raise
@@ -145,7 +145,7 @@ class Coordination:
     def dissolve(self, reason: str) -> None:
         """The job is ended: workers that were started elsewhere shall not wait for what never comes."""
         if self._serving is not None:
-            own = tuple(range(len(self._job.speeds) + self._job.respawns))
+            own = tuple(range(self._job.config.num_own))
             self._keepers[self._serving].order(Dissolve(reason=reason, own=own))
             self._dissolve_until_s = time.monotonic() + _DISSOLVE_S
 

@@ -32,6 +32,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     module: str | None = None
     """Run in place of a script, as `python -m` does."""
     arguments: tuple[str, ...] = ()
+    folder: Path | None = None
+    """Where the workers run; None: where this process does."""
     scale: float = 1.0
     """What the asked speeds are multiplied with so that they fit this machine's cores."""
     profile: ClusterProfile | None = None
@@ -124,6 +126,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
                 },
                 log=self.log_of(place),
                 enclosure=self.enclosure_of(place),
+                folder=self.folder,
             )
             for place, launch in enumerate(self.launches())
         ]

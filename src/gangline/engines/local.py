@@ -47,6 +47,8 @@ class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True):
     pass_fds: tuple[int, ...] = ()
     enclosure: Enclosure = OPEN
     """What the process is put into."""
+    folder: Path | None = None
+    """Where it runs; None: where this process does."""
 
 
 class LocalEngine:
@@ -183,6 +185,7 @@ class LocalEngine:
         with os.fdopen(descriptor, "ab") as log:
             process = subprocess.Popen(
                 [*child_command(enclosure), sys.executable, *command.arguments],
+                cwd=command.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

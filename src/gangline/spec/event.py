@@ -141,6 +141,20 @@ class Regrouped(Event, frozen=True, kw_only=True, tag="regrouped"):
     """Which team, where groups train at their own pace."""
 
 
+class StateHandedDown(Event, frozen=True, kw_only=True, tag="state_handed_down"):
+    """A spare was sent the state with which an epoch begins, beside the training."""
+
+    worker: int
+    """Who sent it."""
+    spare: int
+    step: int
+    """The first step of that epoch."""
+    num_bytes: int
+    took_s: float
+    error: str = ""
+    """Why it could not be sent; empty where it was."""
+
+
 class FaultFired(Event, frozen=True, kw_only=True, tag="fault_fired"):
     """A fault of the run's fault plan is about to happen to this worker."""
 
@@ -337,6 +351,7 @@ AnyEvent = (
     | ViewAdopted
     | StepDone
     | Regrouped
+    | StateHandedDown
     | StepSummary
     | FaultFired
     | GradientNotFinite

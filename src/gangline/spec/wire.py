@@ -17,6 +17,8 @@ class WireSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """TCP connections per link: more than one where one does not fill it."""
     checksum: bool = False
     """Check every segment that travels by TCP with a CRC-32."""
+    calls_out: bool = False
+    """Others may not get through to this worker (NAT, a firewall): it opens all its connections."""
     certificate: str | None = None
     """A PEM file: this worker's certificate. With it, the links between hosts are encrypted (TLS)."""
     key: str | None = None

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gangline join`: starts workers on this machine that take part in a job running elsewhere."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -12,9 +14,11 @@ from gangline.cli.contact import Contact
 from gangline.cli.devices import DevicesFlag
 from gangline.cli.flag_groups import FlagGroup, grouped
 from gangline.cli.notices import NoticeDeadlineFlag, NoticeFlag
-from gangline.cli.output import JsonFlag, say
+from gangline.cli.output import JsonFlag, say, warn
+from gangline.cli.run.bringing import BringFlags, Bringing
 from gangline.cli.run.cmd_run import launch
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
+from gangline.cli.run.secret import find_secret, hide_argument
 from gangline.cli.tls_options import enrol
 from gangline.engines.job import Job
 from gangline.files.announcement import Announcement, read_announcement
@@ -23,10 +27,12 @@ from gangline.files.tokens import WORKER_TOKEN
 from gangline.launch.certificates import own_files
 from gangline.launch.devices import find_gpus, placed
 from gangline.launch.folder import make_run_dir
+from gangline.launch.joining import enter, settle, undone_on_error
 from gangline.launch.program import find_program
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.config import (
     DEFAULT_MAX_AWAY_S,
+    ChecksConfig,
     ComputeConfig,
     ExchangeConfig,
     RunConfig,
@@ -36,7 +42,9 @@ from gangline.spec.config import (
 from gangline.spec.devices import AUTO as DEVICES_AUTO
 from gangline.spec.devices import check_devices
 from gangline.spec.errors import LaunchError, UsageError
+from gangline.spec.link import SCHEME, JoinLink
 from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
+from gangline.spec.wire import WireSettings, parse_ports
 
 
 class _RunningJob(msgspec.Struct):
@@ -82,10 +90,10 @@ class JoinTlsFlags(FlagGroup, frozen=True, kw_only=True):
 
     def files(self, contact: Contact, folder: Path) -> TlsFiles | None:
         """This machine's certificates; None where the job does without TLS."""
-        if self.tls_ca is None and self.tls_cert is None and self.tls_key is None:
+        if contact.authority is None and self.tls_cert is None and self.tls_key is None:
             return None
         if self.tls_cert is not None or self.tls_key is not None:
-            return own_files(self.tls_cert, self.tls_key, self.tls_ca)
+            return own_files(self.tls_cert, self.tls_key, contact.authority)
         return enrol(contact, folder)
 
 
@@ -110,6 +118,10 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
     devices: DevicesFlag = DEVICES_AUTO
     notice: NoticeFlag = None
     notice_deadline: NoticeDeadlineFlag = DEFAULT_NOTICE_S
+    wire_ports: Annotated[
+        str | None,
+        typer.Option(help="The ports that these workers may listen on, such as 20000-20100."),
+    ] = None
     run_dir: Annotated[
         Path | None, typer.Option(help="The folder for these workers' logs (runs/join-TIME).")
     ] = None
@@ -126,6 +138,9 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
             cluster=Cluster(nodes=(node,)),
             compute=ComputeConfig(devices=self.devices),
             exchange=ExchangeConfig(transport=self.transport),
+            wire=WireSettings(
+                ports=None if self.wire_ports is None else parse_ports(self.wire_ports)
+            ),
             survival=SurvivalConfig(
                 max_away_s=self.max_away,
                 notices=tuple(self.notice or ()),
@@ -135,16 +150,26 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
         return placed(config, is_described="workers" in self.given, gpus=find_gpus())
 
 
+class _Place(NamedTuple):
+    """Where a job's coordinator is, and how it is found again."""
+
+    url: str
+    token_file: Path
+    folder: Path | None
+    """The run folder, if it can be reached from here: the coordinator announces itself there."""
+
+
 def join(
     coordinator: Annotated[
         str,
         typer.Argument(
-            metavar="HOST:PORT|RUN_DIR",
-            help="Where the job's coordinator is, or its run folder, which says so.",
+            metavar="LINK|HOST:PORT|RUN_DIR",
+            help="The link to the job, where its coordinator is, or its run folder.",
         ),
     ],
     script: Annotated[
-        Path | None, typer.Argument(help="The script that the job's workers run.")
+        Path | None,
+        typer.Argument(help="The script that the job's workers run; else it is brought here."),
     ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Its arguments, passed on untouched.")
@@ -158,7 +183,12 @@ def join(
             help="The file with the workers' token (token; of a run folder: the one in it)."
         ),
     ] = None,
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(help="A file with the link's secret, if the link has none; - is a pipe."),
+    ] = None,
     options: JoinFlags,
+    code: BringFlags,
     show_output: Annotated[
         bool,
         typer.Option(
@@ -168,35 +198,81 @@ def join(
     as_json: JsonFlag = False,
 ) -> None:
     """Add workers on this machine to a job, before it begins or while it runs."""
-    place = find_place(coordinator, token_file, has_tls=tls.tls_ca is not None)
-    contact = Contact(url=place.url, token_file=place.token_file, authority=tls.tls_ca)
-    program = find_program(script, arguments, module, verb="join ADDRESS")
+    link = _link_of(coordinator, tls, token_file=token_file, secret_file=secret_file)
+    place = None
+    if link is None:
+        place = find_place(coordinator, token_file, has_tls=tls.tls_ca is not None)
+    program = None
+    if script is not None or module is not None:
+        program = find_program(script, arguments, module, verb="join ADDRESS")
     config = options.config()
-    run = _find_run(contact)
-    _, folder = make_run_dir(Path("join"), name=None, run_dir=options.run_dir)
-    job = Job(
-        config=msgspec.structs.replace(config, run=run),
-        run_dir=folder.resolve(),
-        script=program.script,
-        module=program.module,
-        arguments=program.arguments,
-        tls=tls.files(contact, folder),
-        coordinator=contact.url,
-        token=place.token_file.resolve(),
-        announced_in=place.folder,
-    )
+    with _arrived(link, place, tls, secret_file, options) as (contact, folder):
+        run = _find_run(contact)
+        offered = code.compared(contact)
+        workplace = None
+        if program is None:
+            bringing = Bringing(offered, contact, folder.resolve(), run, code.yes, as_json)
+            program, workplace = bringing.bring()
+        checks = ChecksConfig(
+            samples=offered.compare_samples, allow_differences=code.allow_differences
+        )
+        job = Job(
+            config=msgspec.structs.replace(config, run=run, checks=checks),
+            run_dir=folder.resolve(),
+            script=program.script,
+            module=program.module,
+            arguments=program.arguments,
+            folder=workplace,
+            tls=tls.files(contact, folder),
+            coordinator=contact.url,
+            token=contact.token_file.resolve(),
+            announced_in=None if place is None else place.folder,
+        )
     if not as_json:
-        say(f"joining {run} at {place.url.partition('://')[2]}")
+        say(f"joining {run} at {contact.url.partition('://')[2]}")
     launch(job, show_output=show_output, as_json=as_json)
 
 
-class _Place(NamedTuple):
-    """Where a job's coordinator is, and how it is found again."""
+@contextmanager
+def _arrived(
+    link: JoinLink | None,
+    place: _Place | None,
+    tls: JoinTlsFlags,
+    secret_file: Path | None,
+    options: JoinFlags,
+) -> Iterator[tuple[Contact, Path]]:
+    """How the coordinator is reached, and a new folder, of which nothing is left after an error."""
+    contact = answer = None
+    if place is not None:
+        contact = Contact(url=place.url, token_file=place.token_file, authority=tls.tls_ca)
+        _find_run(contact)  # before there is a folder
+    elif link is not None:
+        answer = enter(link, find_secret(link, secret_file))
+    _, folder = make_run_dir(Path("join"), name=None, run_dir=options.run_dir)
+    with undone_on_error(folder):
+        if link is not None and answer is not None:
+            contact = settle(link, answer, folder)
+        assert contact is not None
+        yield contact, folder
 
-    url: str
-    token_file: Path
-    folder: Path | None
-    """The run folder, if it can be reached from here: the coordinator announces itself there."""
+
+def _link_of(
+    text: str, tls: JoinTlsFlags, *, token_file: Path | None, secret_file: Path | None
+) -> JoinLink | None:
+    """The link that was given in place of an address; its secret is taken out of the process list."""
+    if not text.startswith(SCHEME):
+        if secret_file is not None:
+            raise UsageError("--secret-file is for a link, gl://…; this is an address or a folder")
+        return None
+    link = JoinLink.parse(text)
+    if not hide_argument(link.secret):
+        warn(
+            "the secret in the link cannot be taken out of the process list here, where other "
+            "users of this machine may read it: next time leave it out, and type it when asked"
+        )
+    if token_file is not None or tls.tls_ca is not None:
+        raise UsageError("--token-file and --tls-ca are not for a link, which stands for both")
+    return link
 
 
 def find_place(address: str, token_file: Path | None, *, has_tls: bool) -> _Place:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.coordinator.coordinator import Coordinator
+from gangline.coordinator.kept.records import NoJournal
 from gangline.coordinator.outputs import Keep, KeepPlan, Stumbled, Write
-from gangline.coordinator.records import NoJournal
 from gangline.coordinator.server.input_log import InputLog
 from gangline.coordinator.server.journal import open_journal
 from gangline.eventlog import EventWriter, NullWriter, log_path

@@ -7,8 +7,16 @@ from typing import Any
 
 import msgspec
 
+from gangline.protocol.joining import (
+    EnterAnswer,
+    InvitationAnswer,
+    InvitationRequest,
+    InvitationStatus,
+    WithdrawRequest,
+)
 from gangline.protocol.status import (
     BusyRequest,
+    CalledBack,
     CertificateAnswer,
     CertificateRequest,
     LeaveRequest,
@@ -25,10 +33,13 @@ _REFUSALS = {
     "403": "the token is that of another role",
     "408": "the request came too slowly",
     "409": "it cannot be done; the text says why",
+    "410": "the invitation is used up, expired or withdrawn",
     "413": "the request is too large",
     "429": "too many requests",
     "507": "the run folder's disk is full",
 }
+
+_NEEDS_SECRET = "Needs the secret of an invitation as its bearer token."
 
 
 def document() -> dict[str, Any]:
@@ -44,6 +55,12 @@ def document() -> dict[str, Any]:
         CertificateAnswer,
         EventsRequest,
         EventsAnswer,
+        EnterAnswer,
+        InvitationRequest,
+        InvitationAnswer,
+        InvitationStatus,
+        WithdrawRequest,
+        CalledBack,
     )
     _, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
@@ -107,6 +124,15 @@ def document() -> dict[str, Any]:
                     answer="EventsAnswer",
                 )
             },
+            **_invitation_paths(),
+            "/api/reach": {
+                "get": _operation(
+                    "Calls back who asks, at the address that it is seen from and the `port` of the "
+                    "query.",
+                    role="observer",
+                    answer="CalledBack",
+                )
+            },
         },
         "components": {
             "schemas": components,
@@ -115,10 +141,50 @@ def document() -> dict[str, Any]:
     }
 
 
+def _invitation_paths() -> dict[str, Any]:
+    return {
+        "/api/code": {"get": _operation("The list of the job's code; or null.", role="worker")},
+        "/api/code/files": {
+            "get": _operation("What is in its files, one after the other.", role="worker")
+        },
+        "/api/enter": {
+            "post": _operation(
+                "Gives the secret of an invitation, in place of a token, for what workers need.",
+                role="guest",
+                answer="EnterAnswer",
+            )
+        },
+        "/api/invitations": {
+            "get": _operation("All invitations: a list.", role="operator", is_list=True),
+            "post": _operation(
+                "Makes an invitation.",
+                role="operator",
+                request="InvitationRequest",
+                answer="InvitationAnswer",
+            ),
+        },
+        "/api/invitations/withdraw": {
+            "post": _operation(
+                "Has an invitation let nobody in any more.",
+                role="operator",
+                request="WithdrawRequest",
+                answer="InvitationStatus",
+            )
+        },
+    }
+
+
 def _operation(
-    summary: str, *, role: str, request: str | None = None, answer: str | None = None
+    summary: str,
+    *,
+    role: str,
+    request: str | None = None,
+    answer: str | None = None,
+    is_list: bool = False,
 ) -> dict[str, Any]:
     answered: dict[str, Any] = {"type": "object"} if answer is None else _reference(answer)
+    if is_list:
+        answered = {"type": "array"}
     responses: dict[str, Any] = {
         "200": {"description": "done", "content": {"application/json": {"schema": answered}}}
     }
@@ -127,7 +193,9 @@ def _operation(
         responses[code] = {"description": text, "content": plain}
     operation: dict[str, Any] = {
         "summary": summary,
-        "description": f"Needs the token of the role {role}, or of one above it.",
+        "description": _NEEDS_SECRET
+        if role == "guest"
+        else f"Needs the token of the role {role}, or of one above it.",
         "responses": responses,
     }
     if request is not None:

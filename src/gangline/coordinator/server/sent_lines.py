@@ -29,6 +29,7 @@ from gangline.spec.event import (
     Regrouped,
     RunEnded,
     RunStarted,
+    StateHandedDown,
     StepDone,
     ViewAdopted,
     WorkerEnded,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 _OF_WORKERS = (
     *(LogOpened, WorkerReady, ViewAdopted, StepDone, Regrouped, FaultFired, GradientNotFinite),
     *(GradientTooLarge, EpochDone, LinkMeasured, PacingMeasured, Decision, EventsLost),
+    StateHandedDown,
 )
 _OF_LAUNCHERS = (LogOpened, RunStarted, RunEnded, WorkerEnded, Decision, EventsLost)
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

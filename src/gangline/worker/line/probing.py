@@ -38,6 +38,19 @@ def find_reached(addresses: Mapping[int, WireAddress], timeout_s: float = TIMEOU
     return sorted(knocking.reached)
 
 
+def find_callable(own: WireAddress, addresses: Mapping[int, WireAddress]) -> tuple[int, ...]:
+    """With whom a worker can make connections, whoever opens them.
+
+    Who can only call out cannot be knocked at: whether it gets through it says itself. Between two of
+    those, somebody passes on who can be called.
+    """
+    calling = {one for one, address in addresses.items() if own.is_called_by(address)}
+    reached = {*find_reached({one: addresses[one] for one in addresses.keys() - calling})}
+    if own.calls_out and any(not addresses[one].calls_out for one in reached):
+        reached |= {one for one, address in addresses.items() if address.calls_out}
+    return tuple(sorted(reached | calling))
+
+
 class _Knocking:
     """Connections that are being made, and who has answered."""
 

@@ -40,7 +40,7 @@ def dial(peer: Peer, *, membership: Membership, alarm: Alarm, deadline: Deadline
     while deadline.left_s > 0:
         try:
             sock = _connect(peer, alarm=alarm, deadline=deadline)
-            return _shake(sock, peer, membership=membership, alarm=alarm, deadline=deadline)
+            return shake(sock, peer, membership=membership, alarm=alarm, deadline=deadline)
         except (Disconnected, OSError) as error:
             # Its listener is not up yet, or had to make room: there will be room again.
             reason = f" ({error})"
@@ -71,9 +71,10 @@ def _connect(peer: Peer, *, alarm: Alarm, deadline: Deadline) -> socket.socket:
     return sock
 
 
-def _shake(
+def shake(
     sock: socket.socket, peer: Peer, *, membership: Membership, alarm: Alarm, deadline: Deadline
 ) -> socket.socket:
+    """Shakes hands over a connection, and returns the one that the group may use."""
     steps = handshake.initiate(
         sock, membership=membership, target=peer.rank, link=peer.link, host=peer.address.host
     )

@@ -29,8 +29,14 @@ from gangline.coordinator.inputs import (
     SyncAsked,
     Tick,
 )
+from gangline.coordinator.kept.recording import (
+    Opening,
+    framed,
+    opening_of,
+    read_recording,
+    restored,
+)
 from gangline.coordinator.outputs import Admitted, Keep, Refusal, Send, Stumbled, Write
-from gangline.coordinator.recording import Opening, framed, opening_of, read_recording, restored
 from gangline.coordinator.reports.bunch import Bunch, packed
 from gangline.coordinator.server.input_log import FOLDER, InputLog, recorded_files
 from gangline.coordinator.settings import Settings
