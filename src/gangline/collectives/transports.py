@@ -64,7 +64,12 @@ class WireDoor:
     def __init__(
         self, host: str, *, token: str, timeout_s: float, settings: WireSettings, uses_memory: bool
     ) -> None:
-        self._listener = wire.listen(host, port_range=settings.ports, calls_out=settings.calls_out)
+        self._listener = wire.listen(
+            host,
+            port_range=settings.ports,
+            calls_out=settings.calls_out,
+            announced=settings.address,
+        )
         self._token = token.encode()
         self._timeout_s = timeout_s
         server_tls, client_tls = _tls_contexts(settings)

@@ -90,6 +90,8 @@ class Coordinator(_Said, frozen=True, kw_only=True, tag="coordinator"):
     """Whether the host's workers open all connections themselves; None: the agent finds out."""
     ports: tuple[int, int] | None
     """Those that workers may listen on; None: any."""
+    reached_at: str | None
+    """Where others reach the host's workers; None: where they find themselves."""
 
 
 class Start(_Said, frozen=True, kw_only=True, tag="start"):

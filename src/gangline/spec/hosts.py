@@ -57,13 +57,25 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How many workers; None: one per device, or one."""
     environment: dict[str, str] = {}
     """Variables that its workers get."""
+    reached_at: str | None = None
+    """The name or address at which other workers reach it; None: the usual one."""
     calls_out: bool | None = None
     """Whether others cannot get through to it, so that it calls them; None: that is tried."""
     coordinator: str | None = None
     """Where it reaches the coordinator, HOST or HOST:PORT; None: where ssh connects from."""
 
     def __post_init__(self) -> None:
-        for key in ("name", "address", "user", "port", "python", "folder", "devices", "workers"):
+        for key in (
+            "name",
+            "address",
+            "reached_at",
+            "user",
+            "port",
+            "python",
+            "folder",
+            "devices",
+            "workers",
+        ):
             expected = _EXPECTED[key]
             if not _is_fit(key, getattr(self, key)):
                 raise UsageError(f"{key} must be {expected}, not {getattr(self, key)!r}")
@@ -97,6 +109,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 _EXPECTED = {
     "name": "letters, digits, dots and dashes, 63 at most",
     "address": "a host name or an address",
+    "reached_at": "a host name or an address",
     "user": "the name of a user",
     "port": "a port from 1 to 65535",
     "python": "the path of a python, such as ~/venv/bin/python",
@@ -112,7 +125,7 @@ def _is_fit(key: str, value: Any) -> bool:
         return True
     if key == "name":
         return _NAME.fullmatch(value) is not None
-    if key == "address":
+    if key in ("address", "reached_at"):
         return _ADDRESS.fullmatch(value) is not None
     if key == "port":
         return 0 < int(value) < 1 << 16

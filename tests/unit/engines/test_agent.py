@@ -107,6 +107,7 @@ class AgentProcess:
                 authority=authority.pem.decode(),
                 calls_out=None,
                 ports=None,
+                reached_at=None,
             )
         )
         launch = Launch(run="digits", run_dir="", worker=3, workers=1, token_file="")

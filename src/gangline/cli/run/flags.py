@@ -140,6 +140,14 @@ class ExchangeFlags(FlagGroup, frozen=True, kw_only=True):
         typer.Option(help="TCP connections per link, where one does not fill it."),
         Sets("wire.connections"),
     ] = 1
+    wire_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="The name or address at which others reach these workers, if not the usual one.",
+        ),
+        Sets("wire.address"),
+    ] = None
     wire_calls_out: Annotated[
         bool,
         typer.Option(

@@ -34,6 +34,7 @@ class HostPlace:
         self.run_dir = _make_run_dir(self.folder, f"{brief.run}@{brief.host}")
         self._code = self.run_dir / _CODE
         self._tls: TlsFiles | None = None
+        self._reached_at: str | None = None
         self.calls_out = False
         """Whether workers open all connections: others do not get through to this host."""
 
@@ -104,6 +105,7 @@ class HostPlace:
                     authority=coordinator.authority.encode(),
                 )
                 self.calls_out = self._must_call_out(coordinator, self._tls)
+                self._reached_at = coordinator.reached_at
             Announcement(run=self._brief.run, url=coordinator.url, pid=0).write(self.run_dir)
         except OSError as error:
             raise LaunchError(f"{self.run_dir} cannot be written: {_why(error)}") from error
@@ -121,7 +123,10 @@ class HostPlace:
         wire = self._tls.applied_to(launch.config.wire)
         calls_out = self.calls_out or wire.calls_out
         config = msgspec.structs.replace(
-            launch.config, wire=msgspec.structs.replace(wire, calls_out=calls_out)
+            launch.config,
+            wire=msgspec.structs.replace(
+                wire, calls_out=calls_out, address=self._reached_at or wire.address
+            ),
         )
         return msgspec.structs.replace(
             launch,

@@ -75,6 +75,7 @@ class Introduction:
                 authority=authority.decode(),
                 calls_out=seat.host.calls_out,
                 ports=self._job.config.wire.ports,
+                reached_at=seat.host.reached_at,
             )
         )
 

@@ -66,13 +66,14 @@ class _Knocking:
         return any(worker not in self.reached for worker, _ in self._socks.values())
 
     def knock(self, worker: int, address: WireAddress) -> None:
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        sock = self._stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        sock.setblocking(False)
+        kind = socket.SOCK_STREAM
         try:
-            code = sock.connect_ex((address.host, address.port))
+            family, _, _, _, place = socket.getaddrinfo(address.host, address.port, type=kind)[0]
         except socket.gaierror:  # a machine that is cut off knows no names either
             return
+        sock = self._stack.enter_context(socket.socket(family, kind))
+        sock.setblocking(False)
+        code = sock.connect_ex(place)
         if code in _UNDER_WAY:
             self._socks[sock.fileno()] = worker, sock
             self._poller.register(sock, select.POLLOUT)

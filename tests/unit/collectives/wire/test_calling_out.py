@@ -82,6 +82,29 @@ def test_one_that_cannot_be_called_and_does_not_call_is_missed() -> None:
             join(1, made, options=TCP, addresses=addresses, timeout_s=0.2)
 
 
+def test_a_member_is_reached_by_a_name_that_stands_for_it() -> None:
+    made = [wire.listen(announced="localhost"), wire.listen("127.0.0.1")]
+    try:
+        assert [one.address.host for one in made] == ["localhost", "127.0.0.1"]
+
+        def body(rank: int) -> torch.Tensor:
+            with contextlib.closing(join(rank, made, options=TCP)) as group:
+                tensor = values(10, rank)
+                group.all_reduce(tensor)
+                return tensor
+
+        assert all(torch.equal(tensor, total(10, 2)) for tensor in in_threads(2, body))
+    finally:
+        for one in made:
+            one.close()
+
+
+def test_a_router_stands_for_a_member_that_listens_at_its_own_address() -> None:
+    with wire.listen("127.0.0.1", announced="192.0.2.7") as listener:
+        assert listener.address.host == "192.0.2.7"
+        socket.create_connection(("127.0.0.1", listener.address.port), 5).close()
+
+
 def test_a_listener_says_that_its_member_calls_out() -> None:
     with wire.listen(calls_out=True) as listener:
         assert listener.address.calls_out

@@ -6,11 +6,11 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gangline.collectives.wire.joining import handshake
+from gangline.collectives.wire.joining.binding import local_name
 from gangline.collectives.wire.joining.handshake import Disconnected, Membership
-from gangline.collectives.wire.joining.listener import local_name
 from gangline.collectives.wire.waiting import WRITE, Alarm, Deadline
 from gangline.spec.errors import ExchangeAborted, ExchangeError
 
@@ -53,12 +53,11 @@ def dial(peer: Peer, *, membership: Membership, alarm: Alarm, deadline: Deadline
 
 
 def _connect(peer: Peer, *, alarm: Alarm, deadline: Deadline) -> socket.socket:
-    host, port = peer.address.host, peer.address.port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(socket.AF_UNIX if peer.is_local else family, socket.SOCK_STREAM)
+    family, place = _place_of(peer)
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        code = sock.connect_ex(local_name(peer.address) if peer.is_local else (host, port))
+        code = sock.connect_ex(place)
         if code in _IN_PROGRESS and not peer.is_local:
             while not alarm.poll({sock.fileno(): WRITE}, deadline=deadline, whom=str(peer)):
                 pass
@@ -69,6 +68,15 @@ def _connect(peer: Peer, *, alarm: Alarm, deadline: Deadline) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _place_of(peer: Peer) -> tuple[int, Any]:
+    """What to connect to; names are looked up each time, as they may move."""
+    if peer.is_local:
+        return socket.AF_UNIX, local_name(peer.address)
+    host, port = peer.address.host, peer.address.port
+    family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return family, place
 
 
 def shake(

@@ -16,12 +16,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from gangline.collectives.forking import close_in_children
 from gangline.collectives.wire.joining import handshake
+from gangline.collectives.wire.joining.binding import bind, bind_local, own_address
 from gangline.collectives.wire.joining.relaying import Relay, is_relayed
 from gangline.collectives.wire.nouns import WireAddress, host_id
 from gangline.collectives.wire.waiting import READ, Alarm, Deadline
-from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
+from gangline.spec.errors import ExchangeAborted, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +37,6 @@ MAX_ARRIVALS = 256
 """Hand-shakes in progress and parked connections, together."""
 HANDSHAKE_S = 5.0
 PARKED_S = 60.0
-_BACKLOG = 128
 
 
 class Port(NamedTuple):
@@ -115,14 +117,13 @@ class _Arrival:
 class Listener:
     """Accepts connections at one interface, for any number of groups."""
 
-    def __init__(
-        self, *, host: str, ports: Iterator[int], host_id: str, calls_out: bool = False
-    ) -> None:
-        self._doors = [_bind(host, ports)]
+    def __init__(self, *, host: str, ports: Iterator[int], announced: WireAddress) -> None:
+        """`announced` is where others reach it, but for the port."""
+        self._doors = [bind(host, ports)]
         port = self._doors[0].getsockname()[1]
-        self.address = WireAddress(host=host, port=port, host_id=host_id, calls_out=calls_out)
-        if host_id:
-            self._doors.append(_bind_local(self.address))
+        self.address = msgspec.structs.replace(announced, port=port)
+        if announced.host_id:
+            self._doors.append(bind_local(self.address))
         self._lock = threading.Lock()
         self._groups: dict[GroupKey, Expectation] = {}
         self._arrivals: dict[int, _Arrival] = {}
@@ -298,51 +299,19 @@ class Listener:
         arrival.steps.close()
 
 
-def local_name(address: WireAddress) -> str:
-    """The Unix socket beside a TCP port: an abstract name, so that no file is left behind."""
-    return f"\0gangline-wire-{address.host}-{address.port}"
-
-
-def _bind(host: str, ports: Iterator[int]) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    tried = []
-    for port in ports:
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((host, port))
-            sock.listen(_BACKLOG)
-        except OSError as error:
-            sock.close()
-            tried.append(f"{port} ({error.strerror})")
-            continue
-        sock.setblocking(False)
-        return sock
-    raise ExchangeError(
-        f"cannot listen at {host}; tried port {', '.join(tried[:8])}"
-        f"{' …' if len(tried) > 8 else ''}: give an address of this host, and ports that are free"
-    )
-
-
-def _bind_local(address: WireAddress) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.bind(local_name(address))
-    sock.listen(_BACKLOG)
-    sock.setblocking(False)
-    return sock
-
-
 def listen(
     host: str = "127.0.0.1",
     *,
     port_range: tuple[int, int] | None = None,
     shared_host_id: str | None = None,
     calls_out: bool = False,
+    announced: str | None = None,
 ) -> Listener:
     """Opens this member's port: at this interface only, any free port or the first of a range.
 
     `shared_host_id` overrides which members share memory: emulated hosts give different ones. A member
-    that `calls_out` opens the connections with all that can be called.
+    that `calls_out` opens the connections with all that can be called. `announced` is the name or place
+    at which others look for it, if that is another one: it listens there, where that is this machine's.
     """
     if port_range is None:
         ports = iter((0,))
@@ -352,4 +321,6 @@ def listen(
             raise UsageError(f"port_range is (first, last) within 1 … 65535, not {port_range}")
         ports = iter(range(first, last + 1))
     chosen = host_id() if shared_host_id is None else shared_host_id
-    return Listener(host=host, ports=ports, host_id=chosen, calls_out=calls_out)
+    own = host if announced is None else own_address(announced) or host
+    address = WireAddress(host=announced or host, port=0, host_id=chosen, calls_out=calls_out)
+    return Listener(host=own, ports=ports, announced=address)
