@@ -38,7 +38,7 @@ BODIES = st.one_of(
     JSON.map(lambda value: json.dumps({"lasts_s": value, "uses": 1}).encode()),
 )
 NAMES = (
-    *("leave", "replan", "survey", "sync", "certificate", "events", "status"),
+    *("leave", "replan", "survey", "sync", "certificate", "events", "reach", "status"),
     *("code", "code/files", "enter", "invitations", "invitations/withdraw"),
 )
 
@@ -61,12 +61,13 @@ def test_the_document_describes_every_route(server: CoordinatorServer) -> None:
         "/api/sync",
         "/api/busy",
         "/api/certificate",
+        "/api/events",
         "/api/code",
         "/api/code/files",
         "/api/enter",
         "/api/invitations",
         "/api/invitations/withdraw",
-        "/api/events",
+        "/api/reach",
     }
     named = set(document["components"]["schemas"])
     assert {"Status", "LeaveRequest", "CertificateRequest", "CertificateAnswer"} <= named

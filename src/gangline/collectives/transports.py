@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import time
 from datetime import timedelta
@@ -65,7 +64,12 @@ class WireDoor:
     def __init__(
         self, host: str, *, token: str, timeout_s: float, settings: WireSettings, uses_memory: bool
     ) -> None:
-        self._listener = wire.listen(host, port_range=settings.ports)
+        self._listener = wire.listen(
+            host,
+            port_range=settings.ports,
+            calls_out=settings.calls_out,
+            announced=settings.address,
+        )
         self._token = token.encode()
         self._timeout_s = timeout_s
         server_tls, client_tls = _tls_contexts(settings)
@@ -254,11 +258,3 @@ def make_group(
         addresses=addresses,
         connector=door,
     )
-
-
-def interface_towards(host: str, port: int) -> str:
-    """The address of this machine from which `host` is reached; nothing is sent."""
-    family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(target)
-        return str(probe.getsockname()[0])

@@ -56,7 +56,7 @@ class Beyond:
     @property
     def _num_own(self) -> int:
         """The launcher's own workers have the first numbers, with those that replace them."""
-        return len(self._job.speeds) + self._job.respawns
+        return self._job.config.num_own
 
     @property
     def main(self) -> int:

@@ -66,6 +66,8 @@ class Coordination:
         self._spare: int | None = None
         self._ended: list[ProcessEnded] = []
         self._finished: frozenset[int] = frozenset()
+        self._num_sending = 0
+        """How many machines that joined still send their event logs, as far as is known."""
         self._dissolve_until_s = 0.0
 
     def __enter__(self) -> Coordination:
@@ -76,7 +78,7 @@ class Coordination:
                 replace_plain(self._job.run_dir / PROFILE_FILE, self._job.profile.to_json())
             self._engine.start()
             try:
-                self._serve(self._start(), port=self._job.config.listen.port)
+                self._serve(self._start(), port=self._job.config.listen_at[1])
             except BaseException:
                 self._engine.stop()
                 raise
@@ -116,6 +118,7 @@ class Coordination:
         standing = self.standing
         if standing is not None:
             self._finished |= {*standing.finished}
+            self._num_sending = standing.num_sending
             self._num_stillborn = 0
         if fault is not None:
             # Killed and reaped before there is another one: it must not come back beside it.
@@ -142,7 +145,7 @@ class Coordination:
     def dissolve(self, reason: str) -> None:
         """The job is ended: workers that were started elsewhere shall not wait for what never comes."""
         if self._serving is not None:
-            own = tuple(range(len(self._job.speeds) + self._job.respawns))
+            own = tuple(range(self._job.config.num_own))
             self._keepers[self._serving].order(Dissolve(reason=reason, own=own))
             self._dissolve_until_s = time.monotonic() + _DISSOLVE_S
 
@@ -163,14 +166,11 @@ class Coordination:
     def await_sent(self, is_hurried: Callable[[], bool], *, limit_s: float) -> None:
         """Waits a while for the event logs of machines that joined, which their workers have left."""
         deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline and not is_hurried():
-            standing = self.standing
-            if standing is not None and not standing.num_sending:
+        while self._num_sending and self._serving is not None:
+            if time.monotonic() >= deadline or is_hurried():
                 return
-            if self._serving is None:
-                return
-            self.tick()
             time.sleep(0.02)
+            self.tick()
 
     # --- processes -------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from gangline.spec.notice import SIGTERM
 
 if TYPE_CHECKING:
     from gangline.engines.beyond import Beyond
-    from gangline.engines.local import LocalEngine
+    from gangline.engines.engine import Engine
     from gangline.engines.supervision import StopRequest, Watcher
     from gangline.spec.config import SurvivalConfig
 
@@ -29,7 +29,7 @@ class Departing:
     def __init__(
         self,
         survival: SurvivalConfig,
-        engine: LocalEngine,
+        engine: Engine,
         *,
         watcher: Watcher,
         beyond: Beyond,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gangline.engines.beyond import Beyond
-    from gangline.engines.local import LocalEngine
+    from gangline.engines.engine import Engine
     from gangline.engines.supervision import Watcher
 
 STOPPED_GRACE_S = 5.0
@@ -18,7 +18,7 @@ STOPPED_GRACE_S = 5.0
 class JobEnd:
     """The end of one job."""
 
-    def __init__(self, engine: LocalEngine, watcher: Watcher, beyond: Beyond) -> None:
+    def __init__(self, engine: Engine, watcher: Watcher, beyond: Beyond) -> None:
         self._engine = engine
         self._watcher = watcher
         self._beyond = beyond

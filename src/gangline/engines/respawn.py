@@ -36,6 +36,8 @@ class Respawner:
         was_taken = result.signal is not None or result.ran_out_of_memory or result.was_refused
         if not was_taken or result.stopped or num_respawned >= self._job.respawns:
             return None
+        if result.worker not in self._origins:  # of a host that came late: it comes again by itself
+            return None
         origin = self._origins[number] = self._origins[result.worker]
         how = f"worker {result.worker} ended ({result.reason})"
         self._events.write(

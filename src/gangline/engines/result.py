@@ -24,6 +24,8 @@ class WorkerResult(msgspec.Struct, frozen=True, kw_only=True):
     """The last traceback in the worker's log, where it failed."""
     note: str | None = None
     """Why the launcher ended this worker alone, and not the job."""
+    is_lost: bool = False
+    """Its host is not reached any more: how it ended is not known."""
 
     @property
     def has_failed(self) -> bool:

@@ -30,8 +30,9 @@ from gangline.spec.errors import GanglineError
 from gangline.spec.event import Decision, RunEnded, RunStarted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from gangline.engines.engine import Engine
     from gangline.engines.result import JobResult, WorkerResult
     from gangline.eventlog import EventSink
 
@@ -41,11 +42,15 @@ def run_job(
     *,
     environment: Mapping[str, str] | None = None,
     watcher: Watcher | None = None,
+    make_engine: Callable[[Watcher], Engine] | None = None,
 ) -> JobResult:
-    """Runs a job to its end. No process of it is left when this returns or raises."""
+    """Runs a job to its end. No process of it is left when this returns or raises.
+
+    Its workers run on this machine, or where the engine that is made runs them.
+    """
     told = watcher or SilentWatcher()
     if job.coordinator is None:
-        return _run(job, environment, told, stream=None)
+        return _run(job, environment, told, make_engine=make_engine)
     # What this machine's logs say is sent to where the job was started. The name is for everybody,
     # the key for the coordinator alone.
     key = make_token()
@@ -60,24 +65,28 @@ def run_job(
 
 
 def _run(
-    job: Job, environment: Mapping[str, str] | None, watcher: Watcher, stream: EventStream | None
+    job: Job,
+    environment: Mapping[str, str] | None,
+    watcher: Watcher,
+    *,
+    stream: EventStream | None = None,
+    make_engine: Callable[[Watcher], Engine] | None = None,
 ) -> JobResult:
     base = os.environ if environment is None else environment
-    # Code behind a training loop must not take a job that is ended for one that is trained. Who
-    # joined a job that goes on elsewhere leaves it.
-    end_by = signal.SIGINT if job.coordinator is None else signal.SIGTERM
-    engine = LocalEngine(job.commands(base, cores=count_cores()), end_by=end_by)
     path = log_path(job.run_dir, "launcher")
     started_s = time.monotonic()
-    ends = WorkerEnds(job, engine.pid)
     with EventWriter(path, run=job.run, source="launcher") as events:
         events.write(_run_started(job))
         try:
             with Coordination(job, base, events=events) as coordination:
                 beyond = Beyond(job, coordination)
+                local = _local_engine(job, base)
+                ends = WorkerEnds(job, local.pid)
+                recorder = _Recorder(events, watcher, coordination, beyond, ends, stream)
+                engine = local if make_engine is None else make_engine(recorder)
                 result = supervise(
                     engine,
-                    watcher=_Recorder(events, watcher, coordination, beyond, ends, stream),
+                    watcher=recorder,
                     beyond=beyond,
                     survival=job.config.survival,
                     replace=Respawner(job, base, cores=count_cores(), events=events).replace,
@@ -88,6 +97,13 @@ def _run(
             raise
         events.write(_run_ended(job, result.status, result.reason, result.wall_s))
     return result
+
+
+def _local_engine(job: Job, environment: Mapping[str, str]) -> LocalEngine:
+    # Code behind a training loop must not take a job that is ended for one that is trained. Who
+    # joined a job that goes on elsewhere leaves it.
+    end_by = signal.SIGINT if job.coordinator is None else signal.SIGTERM
+    return LocalEngine(job.commands(environment, cores=count_cores()), end_by=end_by)
 
 
 class _Recorder:

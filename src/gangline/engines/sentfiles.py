@@ -38,7 +38,8 @@ class SentFiles:
     def note(self, received: Mapping[int, int]) -> bool:
         """The coordinator says how far the logs have come, maybe less far than before; is it news?"""
         before = self._received
-        self._received = {**before, **{one: max(0, offset) for one, offset in received.items()}}
+        own = {worker: received.get(worker, before.get(worker, 0)) for worker in self._logs()}
+        self._received = {worker: max(0, offset) for worker, offset in own.items()}
         return self._received != before
 
     def next_chunks(self, *, is_final: bool = False) -> tuple[Chunk, ...]:

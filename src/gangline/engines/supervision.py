@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from gangline.engines.beyond import Beyond
-    from gangline.engines.local import LocalEngine, WorkerCommand
+    from gangline.engines.engine import Engine
+    from gangline.engines.local import WorkerCommand
 
 _POLL_S = 0.02
 _ECHO_S = 0.5
@@ -96,7 +97,7 @@ class StopRequest:
 
 
 def supervise(
-    engine: LocalEngine,
+    engine: Engine,
     *,
     watcher: Watcher,
     beyond: Beyond,
@@ -132,7 +133,7 @@ class _Course:
 
     def __init__(
         self,
-        engine: LocalEngine,
+        engine: Engine,
         watcher: Watcher,
         beyond: Beyond,
         survival: SurvivalConfig,
@@ -189,7 +190,7 @@ class _Course:
 
 
 def _replace(
-    engine: LocalEngine,
+    engine: Engine,
     ended: Sequence[WorkerResult],
     replace: Callable[[WorkerResult], WorkerCommand | None],
 ) -> None:
@@ -235,7 +236,8 @@ def _should_stop(results: Sequence[WorkerResult], *, keeps_going: bool) -> bool:
 
 def _is_survivable(result: WorkerResult, keeps_going: bool) -> bool:
     is_out = result.was_left_behind or result.was_put_out or result.was_refused
-    return result.signal is not None or result.ran_out_of_memory or is_out or keeps_going
+    was_taken = result.signal is not None or result.is_lost or result.ran_out_of_memory
+    return was_taken or is_out or keeps_going
 
 
 def _is_echo(result: WorkerResult) -> bool:
@@ -243,7 +245,7 @@ def _is_echo(result: WorkerResult) -> bool:
     return result.traceback is not None and "errors.Exchange" in result.reason
 
 
-def _await_cause(engine: LocalEngine) -> None:
+def _await_cause(engine: Engine) -> None:
     deadline = time.monotonic() + _ECHO_S
     while time.monotonic() < deadline and engine.running:
         cause = find_cause(engine.results)

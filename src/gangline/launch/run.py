@@ -22,6 +22,7 @@ from gangline.launch.compression import compressed
 from gangline.launch.devices import find_gpus, placed
 from gangline.launch.emulation import enclosed
 from gangline.launch.folder import make_run_dir
+from gangline.launch.hosts import hosted
 from gangline.launch.structure import structure_of_plan
 from gangline.planning.allocation.policies import check_allocation
 from gangline.planning.known import known_profile
@@ -46,7 +47,11 @@ def run(
     watcher: Watcher | None = None,
 ) -> JobResult:
     """Runs a program to its end. No process of it is left when this returns or raises."""
-    with prepared(resolve(config), program, run_dir=run_dir) as job:
+    resolved = resolve(config)
+    if resolved.hosts.file is not None:
+        with hosted(resolved, program, run_dir=run_dir) as found:
+            return run_job(found.job, watcher=watcher, make_engine=found.make_engine)
+    with prepared(resolved, program, run_dir=run_dir) as job:
         return run_job(job, watcher=watcher)
 
 

@@ -38,6 +38,18 @@ class Status(msgspec.Struct, kw_only=True):
     """The latest reasons, newest last."""
 
 
+class CalledBack(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a call back to who asked for one."""
+
+    seen_from: str
+    """The address that the coordinator sees."""
+    reach: str
+    """`open`, `refused`, `filtered` or `unreachable`."""
+    detail: str = ""
+    is_known: bool = False
+    """Whether it was answered by who asked."""
+
+
 class LeaveRequest(msgspec.Struct, kw_only=True):
     """What `gangline leave` sends."""
 

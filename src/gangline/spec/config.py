@@ -30,6 +30,7 @@ from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import Compression
 from gangline.spec.exchange.structure import Structure
 from gangline.spec.faults import Fault, FaultPlan
+from gangline.spec.hosts import split_place
 from gangline.spec.link import is_host
 from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
 from gangline.spec.sync import Sync, parse_sync
@@ -47,6 +48,9 @@ AUTO, FLAT = "auto", "flat"
 """Structures that need no plan: planned while the job runs, or all in one ring."""
 LEAST_PATIENCE_S, MOST_PATIENCE_S = 2.0, 3600.0
 DEFAULT_MAX_AWAY_S = 60.0
+ANY_ADDRESS, ANY_IPV6 = "0.0.0.0", "::"
+MAX_LATE = 100
+"""So many workers may be started on hosts that come late, or come back, over a run."""
 
 
 def check_transport(value: str | None, *, name: str) -> None:
@@ -240,6 +244,48 @@ class EmulationConfig(_Part, frozen=True, kw_only=True):
     """What shall go wrong with the workers."""
 
 
+class HostsConfig(_Part, frozen=True, kw_only=True):
+    """Other machines that train, and how many of them it takes."""
+
+    file: str | None = None
+    """The TOML file that names them; None: this machine alone."""
+    min_workers: int = 1
+    """With fewer workers than this, nothing is begun."""
+    max_workers: int | None = None
+    """No more are started; other hosts stand by. None: all that there are."""
+    wait_s: float = 0.0
+    """How long hosts that cannot be reached are tried again before the others begin."""
+    listen: str | None = None
+    """Where the coordinator listens for them, HOST or HOST:PORT; None: at all interfaces."""
+    bring: bool = False
+    """Send them the script, with the files of its folder that git knows."""
+    include: tuple[str, ...] = ()
+    """What else is sent: files, folders and patterns, relative to the script's folder."""
+
+    def __post_init__(self) -> None:
+        if self.min_workers < 1:
+            raise UsageError(f"hosts.min_workers must be at least 1, not {self.min_workers}")
+        if self.max_workers is not None and self.max_workers < self.min_workers:
+            raise UsageError(
+                f"hosts.max_workers {self.max_workers} is below hosts.min_workers {self.min_workers}"
+            )
+        if not 0 <= self.wait_s < math.inf:
+            raise UsageError(f"hosts.wait_s must be finite and 0 or more, not {self.wait_s}")
+        if self.include and not self.bring:
+            raise UsageError(
+                "hosts.include says what is sent beside the script, and hosts.bring is not given"
+            )
+        if self.listen is not None:
+            split_place(self.listen, name="hosts.listen")
+
+    @property
+    def listen_at(self) -> tuple[str, int]:
+        """The interface and the port of the coordinator; a port of 0 is any."""
+        if self.file is None:
+            return "127.0.0.1", 0
+        return split_place(self.listen or ANY_ADDRESS, name="hosts.listen")
+
+
 class RunConfig(_Part, frozen=True, kw_only=True):
     """All options of a run."""
 
@@ -257,6 +303,14 @@ class RunConfig(_Part, frozen=True, kw_only=True):
     manager: ManagerConfig = ManagerConfig()
     emulation: EmulationConfig = EmulationConfig()
     compute: ComputeConfig = ComputeConfig()
+    hosts: HostsConfig = HostsConfig()
+
+    @property
+    def listen_at(self) -> tuple[str, int]:
+        """The interface and the port of the coordinator; a port of 0 is any."""
+        if self.hosts.file is not None:
+            return self.hosts.listen_at
+        return self.listen.host, self.listen.port
 
     @property
     def num_workers(self) -> int:
@@ -264,21 +318,32 @@ class RunConfig(_Part, frozen=True, kw_only=True):
         return len(self.cluster.worker_nodes)
 
     @property
+    def num_own(self) -> int:
+        """The numbers below this one are given by the launcher, to whom it starts."""
+        late = 0 if self.hosts.file is None else MAX_LATE
+        return self.num_workers + self.survival.num_respawns + late
+
+    @property
     def has_tls(self) -> bool:
-        """Whether everything is encrypted."""
-        return self.tls.enabled or self.wire.has_tls
+        """Whether everything is encrypted, as it is wherever it leaves this machine."""
+        return self.tls.enabled or self.wire.has_tls or self.hosts.file is not None
 
     @property
     def for_workers(self) -> RunConfig:
         """What of it a worker is told: not what the other nodes are, nor what goes wrong there."""
         plain = RunConfig()
         return msgspec.structs.replace(
-            self, cluster=plain.cluster, emulation=plain.emulation, listen=plain.listen
+            self,
+            cluster=plain.cluster,
+            emulation=plain.emulation,
+            listen=plain.listen,
+            hosts=plain.hosts,
         )
 
     def check(self) -> None:
         """Refuses parts that do not fit together."""
         self._check_workers()
+        self._check_hosts()
         transport, sync = self.exchange.transport, self.exchange.sync
         if parse_sync(sync).is_relaxed and not (transport or "wire").startswith("wire"):
             raise UsageError(
@@ -302,9 +367,24 @@ class RunConfig(_Part, frozen=True, kw_only=True):
                 "`gangline plan` wrote"
             )
 
+    def _check_hosts(self) -> None:
+        if self.hosts.file is None:
+            return
+        beside = {
+            "emulation.quota": self.emulation.quota,
+            "emulation.faults": bool(self.emulation.faults),
+            "wire.certificate": self.wire.has_tls,
+        }
+        for name in (name for name, is_given in beside.items() if is_given):
+            raise UsageError(
+                f"hosts.file and {name} cannot be given together: hosts are as fast as they are, and "
+                "get certificates that are made for the run"
+            )
+
     def _check_workers(self) -> None:
         shares = self.batch.shares
-        if shares is not None and len(shares) != self.num_workers:
+        is_known = self.hosts.file is None  # how many hosts come is seen when they have come
+        if is_known and shares is not None and len(shares) != self.num_workers:
             raise UsageError(
                 f"batch.shares {_listed(shares)} has {len(shares)} shares for {self.num_workers} "
                 "workers; give one per worker"

@@ -17,6 +17,8 @@ class Enclosure(msgspec.Struct, frozen=True, kw_only=True):
     """The network interface there; None: that of this machine."""
     control_group: str | None = None
     """The folder of the control group that holds the worker to its speed; None: it paces itself."""
+    host: str | None = None
+    """The host of the hosts file on which it runs; None: this machine."""
     variables: dict[str, str] = {}
     """Variables of its node."""
 

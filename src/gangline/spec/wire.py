@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from gangline.spec.errors import UsageError
+
+_NAME = re.compile(r"[A-Za-z0-9:][A-Za-z0-9:._%-]{0,252}")
 
 
 class WireSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,6 +21,10 @@ class WireSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """TCP connections per link: more than one where one does not fill it."""
     checksum: bool = False
     """Check every segment that travels by TCP with a CRC-32."""
+    address: str | None = None
+    """The name or address at which others reach this worker; None: where it faces the coordinator."""
+    calls_out: bool = False
+    """Others may not get through to this worker (NAT, a firewall): it opens all its connections."""
     certificate: str | None = None
     """A PEM file: this worker's certificate. With it, the links between hosts are encrypted (TLS)."""
     key: str | None = None
@@ -29,6 +37,10 @@ class WireSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise UsageError(
                 f"a range of ports is two numbers from 1 to 65535, the first not above the second, "
                 f"not {self.ports[0]}-{self.ports[1]}"
+            )
+        if self.address is not None and not _NAME.fullmatch(self.address):
+            raise UsageError(
+                f"wire.address must be a host name or an address without a port, not {self.address!r}"
             )
         if not 1 <= self.connections <= 64:
             raise UsageError(f"connections must be 1 to 64 per link, not {self.connections}")

@@ -16,11 +16,11 @@ from gangline.collectives.transports import (
     DEFAULT_TRANSPORT,
     Door,
     check_transport,
-    interface_towards,
     open_door,
 )
 from gangline.eventlog import EventWriter, NullWriter, log_path
 from gangline.protocol.messages import PROTOCOL_VERSION, Goodbye, Hello
+from gangline.protocol.reaching import interface_towards
 from gangline.spec.errors import LaunchError
 from gangline.worker.environment import find_launch
 from gangline.worker.gradients.communicator import Communicator

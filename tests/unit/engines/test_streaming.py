@@ -6,10 +6,12 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
-from serving import KEYS, hello, open_line, until
+from serving import KEYS, ask, hello, open_line, until
 
 from gangline.coordinator.server import CoordinatorServer, Driver
 from gangline.coordinator.server.limits import Limits
@@ -19,17 +21,18 @@ from gangline.engines import streaming
 from gangline.engines.job import Job
 from gangline.engines.sentfiles import SentFiles
 from gangline.engines.streaming import EventStream, Refusal, Sender
-from gangline.eventlog import EventWriter, events_dir, log_path
+from gangline.eventlog import EventWriter, events_dir, log_path, read_run
 from gangline.eventlog.lines import encode_line
 from gangline.protocol.streaming import (
     LAUNCHER,
     MAX_SENT_BYTES,
+    Chunk,
     EventsAnswer,
     EventsRequest,
     machine_name,
 )
 from gangline.spec.config import RunConfig
-from gangline.spec.event import Decision, EpochDone, EventsLost
+from gangline.spec.event import Decision, EpochDone, EventsLost, LogOpened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,6 +126,15 @@ def test_a_mark_that_may_be_taken_back_is_sent_at_the_end(here: Path) -> None:
     files = SentFiles(here)
     assert files.next_chunks()[0].data == whole
     assert files.next_chunks(is_final=True)[0].data == whole + mark
+
+
+def test_what_is_said_of_logs_that_are_not_here_is_not_kept(here: Path) -> None:
+    write_log(here, 3, 1)
+    files = SentFiles(here)
+    assert files.note({3: 5, 4: 6, **dict.fromkeys(range(100, 200), 1)})
+    assert files._received == {3: 5, LAUNCHER: 0}
+    assert files.note({3: -7})
+    assert files.next_chunks()[0].offset == 0
 
 
 def test_a_log_that_cannot_be_read_is_left_for_later(here: Path) -> None:
@@ -266,6 +278,31 @@ def test_a_job_in_another_folder_becomes_whole_also_over_a_restart(here: Path, t
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_machine_whose_clock_is_wrong_is_read_by_ours(
+    here: Path, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong() -> float:
+        return time.time() + 1000.0
+
+    clocks = {"time": wrong, "monotonic": time.monotonic, "sleep": time.sleep}
+    monkeypatch.setattr(streaming, "time", SimpleNamespace(**clocks))
+    server = serve(there)
+    try:
+        stream = EventStream(job_for(server, here), KEY)
+        with greeted(server):
+            began = time.time()
+            path = log_path(here, "worker 3")
+            with EventWriter(path, run="test", source="worker 3", clock=wrong) as log:
+                log.write(EpochDone(t=wrong(), worker=3, epoch=0, step=1, samples=1))
+            write_log(here, LAUNCHER, 1)
+            assert stream.finish() == ""
+    finally:
+        server.stop()
+    (found,) = [event for event in read_run(there) if isinstance(event, EpochDone)]
+    assert began - 0.5 < found.t < time.time() + 0.5
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_machine_that_is_left_alone_says_where_its_events_are(here: Path, there: Path) -> None:
     server = serve(there)
     stream = EventStream(job_for(server, here), KEY)
@@ -295,6 +332,23 @@ def test_what_the_coordinator_refuses_is_said_once(
     assert told.endswith("and are kept here: the disk is full")
     assert stream.take_news() == ""
     assert stream.finish() == "", "there was nothing to send"
+
+
+def test_another_machine_and_an_observer_cannot_write_a_workers_log(there: Path) -> None:
+    server = serve(there)
+    line = encode_line(LogOpened(t=1.0, schema=1, run="test", source="worker 3", host="x", pid=1))
+    chunk = Chunk(worker=3, offset=0, data=line)
+    body = msgspec.json.encode(EventsRequest(key="of another machine", chunks=(chunk,)))
+    try:
+        with greeted(server):
+            until(lambda: server.driver.coordinator.machine_of(3), "the worker")
+            answer = ask(server, "/api/events", KEYS.worker, content=body)
+            assert (answer.status_code, answer.json()["received"]) == (200, {})
+            assert ask(server, "/api/events", KEYS.observer, content=body).status_code == 403
+            assert ask(server, "/api/events", KEYS.worker, content=b"[]").status_code == 400
+        assert not log_path(there, "worker 3").exists()
+    finally:
+        server.stop()
 
 
 @pytest.mark.usefixtures("quick")

@@ -1,24 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`gangline run`: runs a script by several workers on this machine, alike or not."""
+"""`gangline run`: runs a script by several workers, alike or not, here or on other machines."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from gangline.cli.flag_groups import grouped
 from gangline.cli.output import JsonFlag, err, out, print_json, say
 from gangline.cli.run.configuring import configured
 from gangline.cli.run.end import end_document, print_end
-from gangline.cli.run.flags import ClusterFlags, ExchangeFlags, FolderFlags, SurvivalFlags
+from gangline.cli.run.flags import (
+    ClusterFlags,
+    ExchangeFlags,
+    FolderFlags,
+    HostFlags,
+    SurvivalFlags,
+)
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
 from gangline.cli.run.progress import Greeting, ScreenWatcher
 from gangline.cli.tls_options import TlsFlags
 from gangline.emulation.scaling import describe_scale
+from gangline.engines.engine import Engine
 from gangline.engines.job import Job, count_cores
 from gangline.engines.running import run_job
+from gangline.engines.supervision import Watcher
 from gangline.files.config import shown
-from gangline.launch import prepared
+from gangline.launch import hosted, prepared
 from gangline.launch.program import find_program
 
 
@@ -45,6 +55,7 @@ def run(
     exchange: ExchangeFlags,
     tls: TlsFlags,
     survival: SurvivalFlags,
+    hosts: HostFlags,
     place: FolderFlags,
     show_output: Annotated[
         bool,
@@ -54,12 +65,22 @@ def run(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run a script by several workers on this machine, which may be unlike."""
+    """Run a script by several workers, which may be unlike: on this machine, or on others."""
     program = find_program(script, arguments, module, verb="run")
-    config = configured(place.config, exchange, survival, place, cluster=cluster, tls=tls)
+    config = configured(place.config, exchange, survival, hosts, place, cluster=cluster, tls=tls)
+    if place.config is None:
+        hosts.check(cluster)
     if place.dry_run:
         typer.echo(shown(config))
         return
+    if config.hosts.file is not None:
+        with hosted(config, program, run_dir=place.run_dir, tell=_teller(as_json)) as found:
+            launch(
+                found.job,
+                show_output=show_output,
+                as_json=as_json,
+                make_engine=found.make_engine,
+            )
     with prepared(config, program, run_dir=place.run_dir) as job:
         asked = [node.speed for node in config.cluster.worker_nodes]
         scale_text = describe_scale(asked, scale=job.scale, cores=count_cores())
@@ -68,7 +89,19 @@ def run(
         launch(job, show_output=show_output, as_json=as_json)
 
 
-def launch(job: Job, *, show_output: bool, as_json: bool, greeting: Greeting = lambda: ()) -> None:
+def _teller(as_json: bool) -> Callable[[str], None]:
+    """Where it is said which hosts are not there: not into a JSON document."""
+    return lambda line: (err() if as_json else out()).print(Text(line))
+
+
+def launch(
+    job: Job,
+    *,
+    show_output: bool,
+    as_json: bool,
+    greeting: Greeting = lambda: (),
+    make_engine: Callable[[Watcher], Engine] | None = None,
+) -> None:
     """Runs a job and tells about it; ends the command with the job's exit code.
 
     The `greeting` is shown as soon as it says something.
@@ -82,7 +115,7 @@ def launch(job: Job, *, show_output: bool, as_json: bool, greeting: Greeting = l
         is_quiet=as_json,
         greeting=greeting,
     ) as screen:
-        result = run_job(job, watcher=screen)
+        result = run_job(job, watcher=screen, make_engine=make_engine)
     if as_json:
         print_json(end_document(job, result))
     else:

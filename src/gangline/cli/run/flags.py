@@ -13,7 +13,7 @@ from gangline.cli.notices import NoticeDeadlineFlag, NoticeFlag
 from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.cli.run.numbers import parse_numbers
 from gangline.spec.cluster import Cluster
-from gangline.spec.config import AUTO, ExchangeConfig, SurvivalConfig
+from gangline.spec.config import AUTO, ExchangeConfig, HostsConfig, SurvivalConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import FaultPlan
 from gangline.spec.notice import DEFAULT_NOTICE_S
@@ -140,6 +140,22 @@ class ExchangeFlags(FlagGroup, frozen=True, kw_only=True):
         typer.Option(help="TCP connections per link, where one does not fill it."),
         Sets("wire.connections"),
     ] = 1
+    wire_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="The name or address at which others reach these workers, if not the usual one.",
+        ),
+        Sets("wire.address"),
+    ] = None
+    wire_calls_out: Annotated[
+        bool,
+        typer.Option(
+            "--wire-calls-out",
+            help="Others may not get through to these workers: have them open all connections.",
+        ),
+        Sets("wire.calls_out"),
+    ] = False
     wire_checksum: Annotated[
         bool,
         typer.Option("--wire-checksum", help="Check what travels by TCP with a CRC."),
@@ -183,6 +199,64 @@ class SurvivalFlags(FlagGroup, frozen=True, kw_only=True):
     notice_deadline: Annotated[NoticeDeadlineFlag, Sets("survival.notice_s")] = DEFAULT_NOTICE_S
     detector: Annotated[DetectorFlag, Sets("manager.detector")] = DEFAULT_DETECTOR
     everybody: Annotated[EverybodyFlag, Sets("manager.everybody")] = False
+
+
+class HostFlags(FlagGroup, frozen=True, kw_only=True):
+    """The flags that say on which other machines to run, and how many of them it takes."""
+
+    hosts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A TOML file of machines to run on, reached by ssh."),
+        Sets("hosts.file", str),
+    ] = None
+    min_workers: Annotated[
+        int,
+        typer.Option(help="With --hosts: the fewest workers to begin with."),
+        Sets("hosts.min_workers"),
+    ] = HostsConfig().min_workers
+    max_workers: Annotated[
+        int | None,
+        typer.Option(help="With --hosts: the most workers; other hosts stand by."),
+        Sets("hosts.max_workers"),
+    ] = None
+    wait: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="With --hosts: how long to try hosts again before the others begin.",
+        ),
+        Sets("hosts.wait_s"),
+    ] = HostsConfig().wait_s
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST[:PORT]",
+            help="With --hosts: where the coordinator listens (all interfaces, any port).",
+        ),
+        Sets("hosts.listen"),
+    ] = None
+    bring: Annotated[
+        bool,
+        typer.Option("--bring", help="With --hosts: send them the script and its folder's files."),
+        Sets("hosts.bring"),
+    ] = False
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="With --bring: files to send that git does not know."),
+        Sets("hosts.include"),
+    ] = None
+
+    def check(self, cluster: ClusterFlags) -> None:
+        """Refuses flags that mean nothing without hosts, or contradict them."""
+        if self.hosts is None:
+            for name in sorted(self.given):
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{flag} is about the hosts of a run: name these by --hosts FILE")
+        elif cluster.is_described:
+            raise UsageError(
+                "--hosts and --nodes, --speeds, --workers or --cluster cannot be given together: the "
+                "hosts file says which machines there are, and how many workers each has"
+            )
 
 
 class FolderFlags(FlagGroup, frozen=True, kw_only=True):

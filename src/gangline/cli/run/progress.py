@@ -209,7 +209,7 @@ class ScreenWatcher:
         self._progress = ProgressLine(console, self._feed) if show_progress else None
         self._news = None if is_quiet else News(job.run_dir)
         self._followers: dict[int, OutputFollower] = {}
-        num_workers = len(job.speeds) + job.respawns
+        num_workers = job.config.num_own
         for worker in range(num_workers) if show_output or not is_quiet else ():
             self._followers[worker] = OutputFollower(
                 worker,

@@ -49,8 +49,8 @@ class Role(enum.IntEnum):
 
 
 NEEDED: dict[str, Role] = {
-    **dict.fromkeys(("/ws/worker", "/api/busy", "/api/certificate"), Role.WORKER),
-    **dict.fromkeys(("/api/code", "/api/code/files", "/api/events"), Role.WORKER),
+    **dict.fromkeys(("/ws/worker", "/api/busy", "/api/certificate", "/api/events"), Role.WORKER),
+    **dict.fromkeys(("/api/code", "/api/code/files"), Role.WORKER),
     "/api/invitations": Role.OPERATOR,
 }
 """Paths whose role is not that of their method: to read, observer; anything else, operator."""

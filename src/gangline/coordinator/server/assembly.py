@@ -46,10 +46,10 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
         is_planned = config.exchange.is_planned and path.is_file()
         return cls(
             config=config,
-            reserved=config.num_workers + config.survival.num_respawns,
+            reserved=config.num_own,
             profile=ClusterProfile.from_file(path) if is_planned else None,
-            host=config.listen.host,
-            announced=announced_host(config.listen.host),
+            host=config.listen_at[0],
+            announced=announced_host(config.listen_at[0]),
         )
 
 

@@ -31,6 +31,7 @@ from gangline.coordinator.sanity import check_message
 from gangline.coordinator.server.events_door import EventsDoor
 from gangline.coordinator.server.limits import Bucket, Limits
 from gangline.coordinator.server.openapi import document
+from gangline.coordinator.server.reaching import CallBack
 from gangline.coordinator.server.streams import Streams
 from gangline.protocol.lifeline import Dissolve
 from gangline.protocol.messages import FromCoordinator, Hello, Refused, decode_from_worker, encode
@@ -89,6 +90,7 @@ class Desk:
             limits=limits,
             tell=driver.write,
         )
+        self._call_back = CallBack()
         self._queues: dict[int, asyncio.Queue[FromCoordinator]] = {}
         self._deaf: set[int] = set()
         """Workers whose connection is to be closed, as they do not read what they are sent."""
@@ -106,6 +108,7 @@ class Desk:
             Route("/api/busy", self.busy, methods=["POST"]),
             Route("/api/certificate", self.certificate, methods=["POST"]),
             Route("/api/events", EventsDoor(self._streams).post, methods=["POST"]),
+            Route("/api/reach", self._call_back.answer),
             WebSocketRoute("/ws/worker", self.worker),
         ]
 

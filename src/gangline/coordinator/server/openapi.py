@@ -16,6 +16,7 @@ from gangline.protocol.joining import (
 )
 from gangline.protocol.status import (
     BusyRequest,
+    CalledBack,
     CertificateAnswer,
     CertificateRequest,
     LeaveRequest,
@@ -52,13 +53,14 @@ def document() -> dict[str, Any]:
         SurveyStatus,
         CertificateRequest,
         CertificateAnswer,
+        EventsRequest,
+        EventsAnswer,
         EnterAnswer,
         InvitationRequest,
         InvitationAnswer,
         InvitationStatus,
         WithdrawRequest,
-        EventsRequest,
-        EventsAnswer,
+        CalledBack,
     )
     _, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
@@ -123,6 +125,14 @@ def document() -> dict[str, Any]:
                 )
             },
             **_invitation_paths(),
+            "/api/reach": {
+                "get": _operation(
+                    "Calls back who asks, at the address that it is seen from and the `port` of the "
+                    "query.",
+                    role="observer",
+                    answer="CalledBack",
+                )
+            },
         },
         "components": {
             "schemas": components,

@@ -18,7 +18,7 @@ import msgspec
 
 from gangline.coordinator.server.limits import Bucket
 from gangline.coordinator.server.sent_lines import Origin, read_line
-from gangline.eventlog import events_dir, log_path
+from gangline.eventlog import events_dir
 from gangline.eventlog.lines import encode_line
 from gangline.files.plainfile import open_plain, read_plain, replace_plain
 from gangline.protocol.streaming import LAUNCHER, EventsAnswer, machine_name
@@ -54,7 +54,8 @@ class NoRoomError(UsageError):
 class _Log(msgspec.Struct, kw_only=True):
     """One log of a machine, as far as it has come."""
 
-    name: str
+    is_beside: bool = False
+    """Whether there was a log of this worker that is not this machine's."""
     offset: int = 0
     """In the machine's own file: what is before this need not be sent again."""
     size: int = 0
@@ -174,7 +175,8 @@ class Streams:
             if not self._owns(machine, known, chunk.worker):
                 continue  # it may come yet; until then the machine keeps it
             if chunk.worker not in known.logs:
-                known.logs[chunk.worker] = _Log(name=self._free_name(machine, chunk.worker))
+                is_taken = os.path.lexists(self._path(machine, chunk.worker, _Log()))
+                known.logs[chunk.worker] = _Log(is_beside=is_taken)
                 # Before there is a file of that name, so that nobody else is taken for its owner.
                 self._write(machine, known)
             log = known.logs[chunk.worker]
@@ -185,10 +187,9 @@ class Streams:
             self._write(machine, known)
 
     def _owns(self, machine: str, known: _Machine, worker: int) -> bool:
-        is_launcher = (
-            worker == LAUNCHER
-        )  # of a machine that has brought a worker: others do not come so far
-        return is_launcher or worker in known.logs or self._machine_of(worker) == machine
+        """Whether a log is this machine's, which has brought at least one worker."""
+        is_known = worker == LAUNCHER or worker in known.logs
+        return is_known or self._machine_of(worker) == machine
 
     def _append(
         self, chunk: Chunk, log: _Log, machine: str, known: _Machine, ahead_s: float
@@ -207,19 +208,19 @@ class Streams:
             lines = []
         after.dropped += skipped > 0
         lines += _note(after, origin)
-        self._write_lines(log, b"".join(lines))
+        self._write_lines(self._path(machine, chunk.worker, log), log, b"".join(lines))
         after.size = log.size + sum(map(len, lines))
         after.offset = log.offset + len(whole) + skipped
         known.logs[chunk.worker] = after
 
-    def _write_lines(self, log: _Log, data: bytes) -> None:
-        descriptor = open_plain(self._folder / log.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    def _write_lines(self, path: Path, log: _Log, data: bytes) -> None:
+        descriptor = open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             if os.fstat(descriptor).st_size < log.size:  # somebody has cut it: it begins anew
                 log.offset = log.size = 0
                 log.header = None
                 os.ftruncate(descriptor, 0)
-                raise OSError(None, f"{log.name} has become shorter: it is written anew")
+                raise OSError(None, f"{path.name} has become shorter: it is written anew")
             os.ftruncate(descriptor, log.size)
             try:
                 written = 0
@@ -238,13 +239,11 @@ class Streams:
         assert self._run_dir is not None
         return events_dir(self._run_dir)
 
-    def _free_name(self, machine: str, worker: int) -> str:
-        """Of no log that is there; what machines send names no file."""
+    def _path(self, machine: str, worker: int, log: _Log) -> Path:
+        """Where a log is kept: nothing that is sent, or read from the disk, names a file."""
         if worker == LAUNCHER:
-            return f"launcher-{machine}.jsonl"
-        assert self._run_dir is not None
-        plain = log_path(self._run_dir, f"worker {worker}")
-        return f"worker-{worker}-{machine}.jsonl" if os.path.lexists(plain) else plain.name
+            return self._folder / f"launcher-{machine}.jsonl"
+        return self._folder / f"worker-{worker}{f'-{machine}' if log.is_beside else ''}.jsonl"
 
     def _read(self, machine: str) -> _Machine:
         try:
@@ -260,7 +259,7 @@ class Streams:
 def _sifted(data: bytes, log: _Log, origin: Origin, ahead_s: float) -> list[bytes]:
     """The lines that have a place here, with what the reader must know of their clock."""
     lines: list[bytes] = []
-    if log.header is not None and abs(ahead_s - log.ahead_s) > _CLOCK_S:
+    if data and log.header is not None and abs(ahead_s - log.ahead_s) > _CLOCK_S:
         log.ahead_s = ahead_s
         lines.append(encode_line(msgspec.structs.replace(log.header, ahead_s=ahead_s)))
     for text in data.split(b"\n")[:-1]:

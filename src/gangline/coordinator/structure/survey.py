@@ -157,7 +157,9 @@ class Survey:
             self._ended_s = now
             return []
         outgoing = []
-        for pair in self._rounds.pop(0):
+        for server, client in self._rounds.pop(0):
+            is_called = self._addresses[client].is_called_by(self._addresses[server])
+            pair = _Pair(client, server) if is_called else _Pair(server, client)
             self._number += 1
             self._open[self._number] = pair
             outgoing.append(Outgoing(pair.server, ServeLink(number=self._number)))

@@ -14,5 +14,12 @@ class WireAddress(msgspec.Struct, frozen=True, kw_only=True):
     host_id: str = ""
     """Members with the same id can share memory; empty where this member cannot."""
 
+    calls_out: bool = False
+    """Others may not get through to it: it opens the connections with those that it gets through to."""
+
+    def is_called_by(self, other: WireAddress) -> bool:
+        """Whether another member opens the connections with this one, whichever way they carry."""
+        return not self.calls_out and other.calls_out
+
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

@@ -69,7 +69,7 @@ from gangline.spec.errors import (
 from gangline.worker.line.beside import Beside
 from gangline.worker.line.isolation import ALONE_S, Isolation
 from gangline.worker.line.linkprobe import answer
-from gangline.worker.line.probing import find_reached
+from gangline.worker.line.probing import find_callable
 from gangline.worker.line.refinding import given_up
 from gangline.worker.line.teampost import TeamPost
 
@@ -565,7 +565,9 @@ class ControlClient:
 
     def _probe(self, probe: Probe) -> None:
         addresses = dict(zip(probe.workers, probe.addresses, strict=True))
-        self.send(Probed(number=probe.number, reached=tuple(find_reached(addresses))))
+        self.send(
+            Probed(number=probe.number, reached=find_callable(self._hello.address, addresses))
+        )
 
     def _refuse(self, error: LaunchError | MismatchError) -> None:
         """Nothing will come of this worker: whatever waits raises this, from now on."""

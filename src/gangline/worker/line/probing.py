@@ -38,6 +38,19 @@ def find_reached(addresses: Mapping[int, WireAddress], timeout_s: float = TIMEOU
     return sorted(knocking.reached)
 
 
+def find_callable(own: WireAddress, addresses: Mapping[int, WireAddress]) -> tuple[int, ...]:
+    """With whom a worker can make connections, whoever opens them.
+
+    Who can only call out cannot be knocked at: whether it gets through it says itself. Between two of
+    those, somebody passes on who can be called.
+    """
+    calling = {one for one, address in addresses.items() if own.is_called_by(address)}
+    reached = {*find_reached({one: addresses[one] for one in addresses.keys() - calling})}
+    if own.calls_out and any(not addresses[one].calls_out for one in reached):
+        reached |= {one for one, address in addresses.items() if address.calls_out}
+    return tuple(sorted(reached | calling))
+
+
 class _Knocking:
     """Connections that are being made, and who has answered."""
 
@@ -53,13 +66,14 @@ class _Knocking:
         return any(worker not in self.reached for worker, _ in self._socks.values())
 
     def knock(self, worker: int, address: WireAddress) -> None:
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        sock = self._stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        sock.setblocking(False)
+        kind = socket.SOCK_STREAM
         try:
-            code = sock.connect_ex((address.host, address.port))
+            family, _, _, _, place = socket.getaddrinfo(address.host, address.port, type=kind)[0]
         except socket.gaierror:  # a machine that is cut off knows no names either
             return
+        sock = self._stack.enter_context(socket.socket(family, kind))
+        sock.setblocking(False)
+        code = sock.connect_ex(place)
         if code in _UNDER_WAY:
             self._socks[sock.fileno()] = worker, sock
             self._poller.register(sock, select.POLLOUT)

@@ -6,11 +6,11 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gangline.collectives.wire.joining import handshake
+from gangline.collectives.wire.joining.binding import local_name
 from gangline.collectives.wire.joining.handshake import Disconnected, Membership
-from gangline.collectives.wire.joining.listener import local_name
 from gangline.collectives.wire.waiting import WRITE, Alarm, Deadline
 from gangline.spec.errors import ExchangeAborted, ExchangeError
 
@@ -40,7 +40,7 @@ def dial(peer: Peer, *, membership: Membership, alarm: Alarm, deadline: Deadline
     while deadline.left_s > 0:
         try:
             sock = _connect(peer, alarm=alarm, deadline=deadline)
-            return _shake(sock, peer, membership=membership, alarm=alarm, deadline=deadline)
+            return shake(sock, peer, membership=membership, alarm=alarm, deadline=deadline)
         except (Disconnected, OSError) as error:
             # Its listener is not up yet, or had to make room: there will be room again.
             reason = f" ({error})"
@@ -53,12 +53,11 @@ def dial(peer: Peer, *, membership: Membership, alarm: Alarm, deadline: Deadline
 
 
 def _connect(peer: Peer, *, alarm: Alarm, deadline: Deadline) -> socket.socket:
-    host, port = peer.address.host, peer.address.port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(socket.AF_UNIX if peer.is_local else family, socket.SOCK_STREAM)
+    family, place = _place_of(peer)
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        code = sock.connect_ex(local_name(peer.address) if peer.is_local else (host, port))
+        code = sock.connect_ex(place)
         if code in _IN_PROGRESS and not peer.is_local:
             while not alarm.poll({sock.fileno(): WRITE}, deadline=deadline, whom=str(peer)):
                 pass
@@ -71,9 +70,19 @@ def _connect(peer: Peer, *, alarm: Alarm, deadline: Deadline) -> socket.socket:
     return sock
 
 
-def _shake(
+def _place_of(peer: Peer) -> tuple[int, Any]:
+    """What to connect to; names are looked up each time, as they may move."""
+    if peer.is_local:
+        return socket.AF_UNIX, local_name(peer.address)
+    host, port = peer.address.host, peer.address.port
+    family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return family, place
+
+
+def shake(
     sock: socket.socket, peer: Peer, *, membership: Membership, alarm: Alarm, deadline: Deadline
 ) -> socket.socket:
+    """Shakes hands over a connection, and returns the one that the group may use."""
     steps = handshake.initiate(
         sock, membership=membership, target=peer.rank, link=peer.link, host=peer.address.host
     )

@@ -26,6 +26,7 @@ from gangline.collectives.wire.joining.frames import (
     Shake,
     Welcome,
 )
+from gangline.collectives.wire.joining.relaying import is_relayed
 from gangline.collectives.wire.waiting import READ, WRITE
 from gangline.spec.errors import ExchangeError
 
@@ -73,7 +74,7 @@ def initiate(
     """Proves the token to the responder, and makes it prove it too. Owns the socket meanwhile."""
     try:
         key, tls = membership.key, membership.options.client_tls
-        if sock.family == socket.AF_UNIX:
+        if sock.family == socket.AF_UNIX or is_relayed(link):
             tls = None
         hello = Hello(
             run=key.run, view=key.view, attempt=key.attempt, level=key.level,
@@ -133,7 +134,9 @@ def _objection(hello: Hello, *, membership: Membership, family: int) -> str:
         return f"there is no other member {hello.source} in a group of {membership.size}"
     if hello.options != membership.agreed:
         return f"options differ: {hello.options} there, {membership.agreed} here"
-    if hello.tls != (membership.options.tls and family != socket.AF_UNIX):
+    # What is passed on is encrypted by those two that speak, or not at all.
+    has_own_tls = family == socket.AF_UNIX or is_relayed(hello.link)
+    if hello.tls != (membership.options.tls and not has_own_tls):
         return f"TLS is {'off' if hello.tls else 'on'} here, {'on' if hello.tls else 'off'} there"
     return ""
 

@@ -16,11 +16,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from gangline.collectives.forking import close_in_children
 from gangline.collectives.wire.joining import handshake
+from gangline.collectives.wire.joining.binding import bind, bind_local, own_address
+from gangline.collectives.wire.joining.relaying import Relay, is_relayed
 from gangline.collectives.wire.nouns import WireAddress, host_id
 from gangline.collectives.wire.waiting import READ, Alarm, Deadline
-from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
+from gangline.spec.errors import ExchangeAborted, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +37,6 @@ MAX_ARRIVALS = 256
 """Hand-shakes in progress and parked connections, together."""
 HANDSHAKE_S = 5.0
 PARKED_S = 60.0
-_BACKLOG = 128
 
 
 class Port(NamedTuple):
@@ -46,9 +49,10 @@ class Port(NamedTuple):
 class Expectation:
     """The connections of one group, as they come in."""
 
-    def __init__(self, membership: Membership, alarm: Alarm) -> None:
+    def __init__(self, membership: Membership, alarm: Alarm, listener: Listener) -> None:
         self.membership = membership
         self._alarm = alarm
+        self._listener = listener
         self._lock = threading.Lock()
         self._come: dict[Port, socket.socket] = {}
         self._seen: set[Port] = set()
@@ -56,6 +60,9 @@ class Expectation:
 
     def deliver(self, port: Port, sock: socket.socket) -> bool:
         """Hands over a proven connection; False where it is not wanted (again)."""
+        if is_relayed(port.link):
+            key = self.membership.key
+            return self._listener.relay.offer(key, port.source, port.link, sock)
         with self._lock:
             if self._is_closed or port in self._seen:
                 return False
@@ -74,6 +81,15 @@ class Expectation:
             whom = f"member {port.source} to connect ({port.link})"
             self._alarm.poll({}, deadline=deadline, whom=whom)
 
+    @property
+    def unreached(self) -> set[WireAddress]:
+        """Whom this member could not call."""
+        return self._listener.unreached
+
+    def adopt(self, sock: socket.socket) -> None:
+        """A connection that this member opened to be called over: who calls shakes hands."""
+        self._listener.adopt(sock)
+
     def cancel(self) -> None:
         """Makes a wait in progress raise ExchangeAborted."""
         self._alarm.abort()
@@ -85,6 +101,7 @@ class Expectation:
             self._come.clear()
         for sock in left:
             sock.close()
+        self._listener.relay.forget(self.membership.key)
 
 
 class _Arrival:
@@ -100,15 +117,20 @@ class _Arrival:
 class Listener:
     """Accepts connections at one interface, for any number of groups."""
 
-    def __init__(self, *, host: str, ports: Iterator[int], host_id: str) -> None:
-        self._doors = [_bind(host, ports)]
+    def __init__(self, *, host: str, ports: Iterator[int], announced: WireAddress) -> None:
+        """`announced` is where others reach it, but for the port."""
+        self._doors = [bind(host, ports)]
         port = self._doors[0].getsockname()[1]
-        self.address = WireAddress(host=host, port=port, host_id=host_id)
-        if host_id:
-            self._doors.append(_bind_local(self.address))
+        self.address = msgspec.structs.replace(announced, port=port)
+        if announced.host_id:
+            self._doors.append(bind_local(self.address))
         self._lock = threading.Lock()
         self._groups: dict[GroupKey, Expectation] = {}
         self._arrivals: dict[int, _Arrival] = {}
+        self._adopted: list[socket.socket] = []
+        self.relay = Relay()
+        self.unreached: set[WireAddress] = set()
+        """Whom this member could not call, and had to be passed on to."""
         self._alarm = Alarm()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._alarm.fd, selectors.EVENT_READ)
@@ -120,7 +142,7 @@ class Listener:
 
     def expect(self, membership: Membership, alarm: Alarm) -> Expectation:
         """From now on, connections of this group are let in."""
-        expectation = Expectation(membership, alarm)
+        expectation = Expectation(membership, alarm, self)
         with self._lock:
             if self._alarm.aborted:
                 raise ExchangeAborted("the listener is closed")
@@ -129,6 +151,12 @@ class Listener:
             self._groups[membership.key] = expectation
         self._alarm.ring()
         return expectation
+
+    def adopt(self, sock: socket.socket) -> None:
+        """Treats a connection that was opened from here as one that came in."""
+        with self._lock:
+            self._adopted.append(sock)
+        self._alarm.ring()
 
     def forget(self, key: GroupKey) -> None:
         """Lets in nobody of this group any more."""
@@ -161,6 +189,7 @@ class Listener:
             expectation.close()
         for door in self._doors:
             door.close()
+        self.relay.close()
         self._selector.close()
         self._alarm.close()
 
@@ -177,14 +206,25 @@ class Listener:
             for key, _ in self._selector.select(self._patience_s()):
                 if key.fd == self._alarm.fd:
                     self._alarm.silence()
+                    self._take_adopted()
                     self._unpark()
                 elif key.data is None:
                     self._accept(key.fileobj)
                 else:
                     self._advance(key.data)
             self._expire()
+        self._take_adopted()
         for arrival in list(self._arrivals.values()):
             self._drop(arrival)
+
+    def _take_adopted(self) -> None:
+        with self._lock:
+            adopted, self._adopted = self._adopted, []
+        for sock in adopted:
+            arrival = _Arrival(sock, self)
+            arrival.ends_at = time.monotonic() + PARKED_S  # until the other one has come
+            self._arrivals[arrival.descriptor] = arrival
+            self._advance(arrival)
 
     def _patience_s(self) -> float | None:
         if not self._arrivals:
@@ -259,49 +299,19 @@ class Listener:
         arrival.steps.close()
 
 
-def local_name(address: WireAddress) -> str:
-    """The Unix socket beside a TCP port: an abstract name, so that no file is left behind."""
-    return f"\0gangline-wire-{address.host}-{address.port}"
-
-
-def _bind(host: str, ports: Iterator[int]) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    tried = []
-    for port in ports:
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((host, port))
-            sock.listen(_BACKLOG)
-        except OSError as error:
-            sock.close()
-            tried.append(f"{port} ({error.strerror})")
-            continue
-        sock.setblocking(False)
-        return sock
-    raise ExchangeError(
-        f"cannot listen at {host}; tried port {', '.join(tried[:8])}"
-        f"{' …' if len(tried) > 8 else ''}: give an address of this host, and ports that are free"
-    )
-
-
-def _bind_local(address: WireAddress) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.bind(local_name(address))
-    sock.listen(_BACKLOG)
-    sock.setblocking(False)
-    return sock
-
-
 def listen(
     host: str = "127.0.0.1",
     *,
     port_range: tuple[int, int] | None = None,
     shared_host_id: str | None = None,
+    calls_out: bool = False,
+    announced: str | None = None,
 ) -> Listener:
     """Opens this member's port: at this interface only, any free port or the first of a range.
 
-    `shared_host_id` overrides which members share memory: emulated hosts give different ones.
+    `shared_host_id` overrides which members share memory: emulated hosts give different ones. A member
+    that `calls_out` opens the connections with all that can be called. `announced` is the name or place
+    at which others look for it, if that is another one: it listens there, where that is this machine's.
     """
     if port_range is None:
         ports = iter((0,))
@@ -311,4 +321,6 @@ def listen(
             raise UsageError(f"port_range is (first, last) within 1 … 65535, not {port_range}")
         ports = iter(range(first, last + 1))
     chosen = host_id() if shared_host_id is None else shared_host_id
-    return Listener(host=host, ports=ports, host_id=chosen)
+    own = host if announced is None else own_address(announced) or host
+    address = WireAddress(host=announced or host, port=0, host_id=chosen, calls_out=calls_out)
+    return Listener(host=own, ports=ports, announced=address)

@@ -7,18 +7,26 @@ import threading
 from typing import TYPE_CHECKING
 
 from gangline.collectives.forking import close_in_children
-from gangline.collectives.wire.joining.dialing import Peer, dial
+from gangline.collectives.wire.joining.dialing import Peer, dial, shake
 from gangline.collectives.wire.joining.listener import Expectation, Port
+from gangline.collectives.wire.joining.relaying import relayed
 from gangline.collectives.wire.measuring import Meter
 from gangline.collectives.wire.tcp.link import Link
-from gangline.spec.errors import ExchangeAborted
+from gangline.collectives.wire.waiting import Deadline
+from gangline.spec.errors import ExchangeAborted, ExchangeError
 
 if TYPE_CHECKING:
     import socket
 
     from gangline.collectives.wire.joining.handshake import Membership
     from gangline.collectives.wire.nouns import HopStats, WireAddress
-    from gangline.collectives.wire.waiting import Alarm, Deadline
+    from gangline.collectives.wire.waiting import Alarm
+
+
+DIRECT_S = 3.0
+"""How long two that only call out try to call each other, before somebody passes on between them."""
+_BACK = "back"
+"""Marks a connection that was opened by who receives over it."""
 
 
 class Links:
@@ -42,9 +50,77 @@ class Links:
         close_in_children(self, self._socks)
 
     def to(self, peer: int, purpose: str, *, deadline: Deadline) -> Link:
-        """The link to a peer: this member opens it."""
+        """The link to a peer: this member opens it, unless the peer can only call out."""
         if link := self._made.get((f"to {purpose}", peer)):
             return link
+        own = self._addresses[self.membership.rank]
+        if own.is_called_by(self._addresses[peer]):
+            socks = self._await_all(peer, f"{purpose} {_BACK}", deadline)
+        else:
+            socks = self._dial_or_relay(peer, purpose, deadline)
+        return self._add(f"to {purpose}", peer, socks)
+
+    def source(self, peer: int, purpose: str, *, deadline: Deadline) -> Link:
+        """The link from a peer: the peer opens it, unless this member can only call out."""
+        if link := self._made.get((f"from {purpose}", peer)):
+            return link
+        own = self._addresses[self.membership.rank]
+        if self._addresses[peer].is_called_by(own):
+            socks = self._dial_all(peer, f"{purpose} {_BACK}", deadline)
+        else:
+            self._offer_relayed(peer, purpose, deadline)
+            socks = self._await_all(peer, purpose, deadline)
+        return self._add(f"from {purpose}", peer, socks)
+
+    def _relay_between(self, peer: int) -> int | None:
+        """Who passes on between this member and a peer, if both only call out; None: nobody."""
+        own = self._addresses[self.membership.rank]
+        if not own.calls_out or not self._addresses[peer].calls_out:
+            return None
+        ranks = range(len(self._addresses))
+        return next((rank for rank in ranks if not self._addresses[rank].calls_out), None)
+
+    def _dial_or_relay(self, peer: int, purpose: str, deadline: Deadline) -> list[socket.socket]:
+        """Opened from here; where that fails and somebody can pass on, through that one."""
+        relay, unreached = self._relay_between(peer), self._expectation.unreached
+        if relay is None:
+            return self._dial_all(peer, purpose, deadline)
+        if self._addresses[peer] not in unreached:
+            try:
+                first = Deadline(min(DIRECT_S, max(deadline.left_s, 0.0)))
+                return self._dial_all(peer, purpose, first)
+            except ExchangeAborted:
+                raise
+            except ExchangeError:
+                unreached.add(self._addresses[peer])
+        halves = self._dial_all(relay, relayed(self.membership.rank, peer, purpose), deadline)
+        socks: list[socket.socket] = []
+        try:
+            for lane, half in enumerate(halves):
+                whom = Peer(peer, self._addresses[peer], f"{purpose} {lane}")
+                shaken = shake(
+                    half,
+                    whom,
+                    membership=self.membership,
+                    alarm=self.alarm,
+                    deadline=deadline,
+                )
+                socks.append(shaken)
+        except BaseException:
+            _close([*halves, *socks])
+            raise
+        return socks
+
+    def _offer_relayed(self, peer: int, purpose: str, deadline: Deadline) -> None:
+        """Opens its half of a connection that is passed on: the peer may need it."""
+        relay = self._relay_between(peer)
+        if relay is not None:
+            name = relayed(peer, self.membership.rank, purpose)
+            for half in self._dial_all(relay, name, deadline):
+                self._expectation.adopt(half)
+
+    def _dial_all(self, peer: int, purpose: str, deadline: Deadline) -> list[socket.socket]:
+        """All connections of a link, opened from here."""
         socks: list[socket.socket] = []
         try:
             for lane in range(self.membership.options.connections):
@@ -55,12 +131,10 @@ class Links:
         except BaseException:
             _close(socks)
             raise
-        return self._add(f"to {purpose}", peer, socks)
+        return socks
 
-    def source(self, peer: int, purpose: str, *, deadline: Deadline) -> Link:
-        """The link from a peer: the peer opens it."""
-        if link := self._made.get((f"from {purpose}", peer)):
-            return link
+    def _await_all(self, peer: int, purpose: str, deadline: Deadline) -> list[socket.socket]:
+        """All connections of a link, opened by the peer."""
         socks: list[socket.socket] = []
         try:
             for lane in range(self.membership.options.connections):
@@ -69,7 +143,7 @@ class Links:
         except BaseException:
             _close(socks)
             raise
-        return self._add(f"from {purpose}", peer, socks)
+        return socks
 
     def _add(self, purpose: str, peer: int, socks: list[socket.socket]) -> Link:
         meter = self._meters.setdefault(peer, Meter())
