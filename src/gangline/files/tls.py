@@ -112,7 +112,7 @@ def explain(error: ssl.SSLError, *, url: str, authority: Path | str | None) -> s
     if "mismatch" in said or "doesn't match" in said or "not valid for" in said:
         return (
             f"the certificate of the coordinator at {url} is for another address ({said}): use the "
-            "address that `gangline up` printed, or have one made for this address"
+            "address that `gangline up` printed, or have one made for this address (--address)"
         )
     return (
         f"{whose} does not vouch for the coordinator at {url} ({said}): give the file that "

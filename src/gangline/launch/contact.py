@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 5.0
 _MAX_ANSWER_BYTES = 64 << 20
 _UNAUTHORISED = 401
-_EXPLAINED = (400, 403, 409, 410, 413, 429)
+_EXPLAINED = (400, 403, 409, 410, 413, 429, 507)
 """The coordinator's answer says what is wrong, in words."""
 
 

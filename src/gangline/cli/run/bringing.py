@@ -20,7 +20,7 @@ from gangline.spec.code import CodeManifest, in_mib
 from gangline.spec.errors import UsageError
 from gangline.spec.surroundings import Difference, differences
 
-_SHOWN = 40
+_SHOWN = 200
 
 
 class BringFlags(FlagGroup, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gangline.files.invitations import Invitation, Invitations
 
-_BAD_REQUEST, _CONFLICT = 400, 409
+_BAD_REQUEST, _CONFLICT, _NO_ROOM = 400, 409, 507
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -66,11 +66,7 @@ class Reception:
         except UsageError as error:  # the last use went to somebody else at this very moment
             return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
         except OSError as error:
-            return PlainTextResponse(
-                f"the coordinator cannot write to its run folder ({error.strerror}), and lets "
-                "nobody in until it can\n",
-                status_code=_CONFLICT,
-            )
+            return _cannot_write(error)
         return _answered(self._answer)
 
     async def invitations(self, request: Request) -> Response:
@@ -83,6 +79,8 @@ class Reception:
             secret, made = self._invitations.make(lasts_s=asked.lasts_s, uses=asked.uses)
         except (*_UNREADABLE, UsageError) as error:
             return PlainTextResponse(f"{error}\n", status_code=_BAD_REQUEST)
+        except OSError as error:
+            return _cannot_write(error)
         return _answered(
             InvitationAnswer(name=made.name, secret=secret, ends_s=made.ends_s, uses=made.uses)
         )
@@ -97,6 +95,8 @@ class Reception:
             withdrawn = self._invitations.withdraw(asked.name)
         except UsageError as error:
             return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
+        except OSError as error:
+            return _cannot_write(error)
         return _answered(_status(withdrawn, time.time()))
 
     async def code(self, request: Request) -> Response:
@@ -123,6 +123,14 @@ def _status(one: Invitation, now_s: float) -> InvitationStatus:
         used=one.used,
         made_s=one.made_s,
         ends_s=one.ends_s,
+    )
+
+
+def _cannot_write(error: OSError) -> Response:
+    """An invitation that is not on the disk would be forgotten, or used too often."""
+    return PlainTextResponse(
+        f"the coordinator cannot write to its run folder ({error.strerror}): nothing was changed\n",
+        status_code=_NO_ROOM,
     )
 
 

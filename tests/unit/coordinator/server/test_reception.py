@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
 import threading
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import msgspec
 import pytest
-from serving import KEYS, ask, serving
+from serving import KEYS, ask, serving, until
 
 from gangline.cli.main import run_command
 from gangline.coordinator.server import Keys
+from gangline.coordinator.server.limits import Limits
 from gangline.files.announcement import Announcement
 from gangline.files.certificates import make_tls_files
 from gangline.files.tls import own_fingerprint, server_context, server_tls
@@ -136,6 +139,20 @@ def test_only_an_operator_deals_with_invitations() -> None:
         assert ask(server, "/api/enter", made["secret"], content=b"").status_code == 410
 
 
+def test_who_guesses_secrets_is_not_listened_to_for_long() -> None:
+    limits = Limits(failures_per_s=0.01, failure_burst=3)
+    with serving(limits=limits) as server:
+
+        def guess() -> bool:
+            try:
+                assert ask(server, "/api/enter", "guess", content=b"").status_code == 401
+            except httpx.HTTPError:
+                return True
+            return False
+
+        until(guess, "the connection to be closed unread")
+
+
 def test_invitations_are_made_listed_and_withdrawn_by_command(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,6 +179,28 @@ def test_a_link_is_printed_for_every_way_to_a_machine(monkeypatch: pytest.Monkey
     ways = links_to(host="10.0.0.5", names=["desk.example.org"], **known)  # type: ignore[arg-type]
     assert [way.host for way in ways] == ["desk.example.org", "10.0.0.5", "fd00::5", "desk"]
     assert [way.host for way in links_to(host="10.9.9.9", **known)] == ["10.9.9.9"]  # type: ignore[arg-type]
+
+
+def test_a_full_disk_lets_nobody_in_and_changes_nothing(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = invited(run_dir)
+    name = list_invitations(run_dir)[0].name
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("gangline.files.invitations.replace_plain", full)
+    for act in (
+        lambda: enter(link, link.secret),
+        lambda: invited(run_dir),
+        lambda: withdraw_invitation(run_dir, name),
+    ):
+        with pytest.raises(LaunchError, match="No space left on device"):
+            act()
+    monkeypatch.undo()
+    assert [(one.used, one.state) for one in list_invitations(run_dir)] == [(0, "open")]
+    assert enter(link, link.secret).run == "test"
 
 
 def test_a_secret_is_not_made_where_it_would_be_read_on_its_way(tmp_path: Path) -> None:
