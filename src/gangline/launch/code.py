@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from gangline.files.code import write_code
 from gangline.files.plainfile import open_plain
 from gangline.launch.surroundings import imports_of, surroundings_of
-from gangline.spec.code import DEFAULT_MAX_BYTES, CodeFile, CodeManifest, check_name, in_mib
+from gangline.spec.code import (
+    DEFAULT_MAX_BYTES,
+    MAX_FILES,
+    CodeFile,
+    CodeManifest,
+    check_name,
+    in_mib,
+)
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +35,15 @@ _SKIPPED = (".git", "__pycache__", "runs")
 """Folders that are no code, below one that the user names."""
 
 
+class Brought(NamedTuple):
+    """A file of a program that another machine needs."""
+
+    name: str
+    """Relative to the program's folder, with slashes."""
+    path: Path
+    is_executable: bool
+
+
 class Collected(NamedTuple):
     """What is offered, and what is not."""
 
@@ -36,6 +52,38 @@ class Collected(NamedTuple):
     """Links, though git knows them, or the user named them."""
     missing: tuple[str, ...] = ()
     """What lies there and is imported, but is not brought."""
+
+
+def root_of(program: Program) -> Path:
+    """The folder from which files are brought: the script's, or where a module is looked for."""
+    return Path.cwd() if program.script is None else program.script.parent
+
+
+def select_files(
+    program: Program, include: Iterable[Path] = (), *, max_bytes: int = DEFAULT_MAX_BYTES
+) -> list[Brought]:
+    """What another machine needs, where it is sent there as it is."""
+    root, names = root_of(program), sorted(_select(program, include)[0])
+    if not names:
+        raise UsageError(
+            f"nothing in {root} can be brought: git knows no files there; name the module's files by "
+            "--include"
+        )
+    files = [Brought(one, root / one, os.access(root / one, os.X_OK)) for one in names]
+    total = sum(file.path.stat().st_size for file in files)
+    if len(files) > MAX_FILES or total > max_bytes:
+        raise UsageError(
+            f"{len(files)} files of {in_mib(total)} would be brought from {root}, and at most "
+            f"{MAX_FILES} files of {in_mib(max_bytes)} are: put the script into a folder of its own, "
+            "and data sets on the machines themselves"
+        )
+    return files
+
+
+def _select(program: Program, include: Iterable[Path]) -> tuple[list[str], list[str]]:
+    """The names of the program's files, and of those that are links and stay here."""
+    root = root_of(program)
+    return _plain(root, [*_own(program, root), *_included(root, include)])
 
 
 def offer_code(
@@ -51,8 +99,8 @@ def offer_code(
 
     If it is not offered, others are only told what it runs in, to compare.
     """
-    root = Path.cwd() if program.script is None else program.script.parent
-    names, left_out = _plain(root, [*_own(program, root), *_included(root, include)])
+    root = root_of(program)
+    names, left_out = _select(program, include)
     if not is_offered:
         sources = {name: _read(root / name)[0] for name in names if name.endswith(".py")}
         told = CodeManifest(
@@ -148,17 +196,25 @@ def _known_to_git(root: Path) -> list[str]:
 
 def _included(root: Path, include: Iterable[Path]) -> Iterator[str]:
     for given in include:
-        path = (root / given).resolve() if not given.exists() else given.resolve()
-        if not path.exists():
-            raise UsageError(f"--include {given}: there is no such file or folder")
-        if not path.is_relative_to(root.resolve()):
-            raise UsageError(
-                f"--include {given} is not below {root}, the folder that is brought: move it there"
-            )
-        for one in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            below = one.relative_to(root.resolve())
-            if not set(below.parts) & set(_SKIPPED) and (one.is_symlink() or one.is_file()):
-                yield below.as_posix()
+        for path in _named(root, given):
+            if not path.is_relative_to(root.resolve()):
+                raise UsageError(
+                    f"--include {given} is not below {root}, the folder that is brought: move it there"
+                )
+            for one in sorted(path.rglob("*")) if path.is_dir() else [path]:
+                below = one.relative_to(root.resolve())
+                if not set(below.parts) & set(_SKIPPED) and (one.is_symlink() or one.is_file()):
+                    yield below.as_posix()
+
+
+def _named(root: Path, given: Path) -> list[Path]:
+    """A file or folder here, or below the root; else what a pattern matches there."""
+    path = (root / given).resolve() if not given.exists() else given.resolve()
+    is_pattern = not (path.exists() or given.is_absolute() or ".." in given.parts)
+    found = sorted(root.resolve().glob(str(given))) if is_pattern else [path]
+    if not found or not all(one.exists() for one in found):
+        raise UsageError(f"--include {given}: there is no such file or folder")
+    return found
 
 
 def _plain(root: Path, names: Iterable[str]) -> tuple[list[str], list[str]]:
