@@ -21,6 +21,7 @@ from gangline.version import VERSION
 if TYPE_CHECKING:
     from gangline.worker.api import SampleState as SampleState
     from gangline.worker.api import batches as batches
+    from gangline.worker.api import device as device
     from gangline.worker.api import epochs as epochs
     from gangline.worker.api import evaluate as evaluate
     from gangline.worker.api import init as init
@@ -46,6 +47,7 @@ __version__ = VERSION
 _API = (
     "SampleState",
     "batches",
+    "device",
     "epochs",
     "evaluate",
     "init",

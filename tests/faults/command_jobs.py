@@ -123,12 +123,9 @@ class CommandJob:
         return process.returncode, shown
 
     def check_samples(self) -> None:
-        events = [
-            event
-            for folder in (self.run_dir, *self.folder.glob("join-*"))
-            for event in read_run(folder, notes=[])
-        ]
-        read_ledger(sorted(events, key=lambda one: one.t)).check(length=SAMPLES, epochs=EPOCHS)
+        """The run folder has the events of those that joined, too."""
+        events = read_run(self.run_dir, notes=[])
+        read_ledger(events).check(length=SAMPLES, epochs=EPOCHS)
 
     def decisions(self) -> list[Decision]:
         events = read_run(self.run_dir, notes=[])

@@ -73,6 +73,8 @@ class Setup:
     """A worker, a step, and for how many seconds it lets none of its other threads run there."""
     hangs_in_order: tuple[int, int] | None = None
     """A worker that is stopped when the order of an epoch is agreed on, and which epoch."""
+    loses_order: tuple[int, int] | None = None
+    """A worker whose group breaks when the others have agreed on the order of an epoch, and which."""
     dies: dict[int, str] = field(default_factory=dict)
     """Workers that are killed before the first view: `in prepare`, `shaking hands` or `when ready`."""
 
@@ -139,6 +141,8 @@ class Parts:
         )
         if self.setup.hangs_in_order is not None and worker == self.setup.hangs_in_order[0]:
             hang_in_order(worker, epoch=self.setup.hangs_in_order[1])
+        if self.setup.loses_order is not None and worker == self.setup.loses_order[0]:
+            lose_order(epoch=self.setup.loses_order[1])
         return prepared
 
     def epochs(self) -> Any:
@@ -264,6 +268,24 @@ def hang_in_order(worker: int, *, epoch: int) -> None:
         return agree(exchange, key)
 
     cutting.agree_on_order = hang_and_agree
+
+
+def lose_order(*, epoch: int) -> None:
+    """The group breaks for this worker just when the others have agreed on an order, and go on."""
+    membership = gangline.worker.api._job.training.gear.membership
+    call = membership.call
+
+    def call_and_lose(key: tuple[Any, ...], exchange: Any) -> Any:
+        result = call(key, exchange)
+        if key == ("order", epoch):
+            membership.call = call
+            time.sleep(0.5)  # the others are in the first batch of the epoch
+            del membership.results[key]
+            gangline.worker.api._job.session.communicator.group.abort()
+            raise ExchangeAborted("broken off by a test")
+        return result
+
+    membership.call = call_and_lose
 
 
 def die_before_the_first_view(where: str | None) -> None:
@@ -814,9 +836,11 @@ def describe(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -
 
 def _find_loop(name: str) -> Any:
     import elastic_by_hand
+    import elastic_epochs
     import elastic_windows
 
-    known = {**vars(elastic_by_hand), **vars(elastic_windows), **globals()}
+    modules = (elastic_by_hand, elastic_epochs, elastic_windows)
+    known = {name: one for module in modules for name, one in vars(module).items()} | globals()
     return known[name]
 
 

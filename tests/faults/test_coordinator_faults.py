@@ -13,7 +13,7 @@ from elastic_bodies import Setup
 from live_jobs import LiveJob, assert_nothing_lost, report
 
 from cases import quick_of
-from gangline.coordinator.records import AnyRecord, Published
+from gangline.coordinator.kept.records import AnyRecord, Published
 from gangline.coordinator.server.journal import JOURNAL_NAME
 from gangline.files.announcement import read_announcement
 from gangline.spec.event import Decision

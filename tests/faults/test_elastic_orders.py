@@ -13,7 +13,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 from elastic_bodies import Setup
-from elastic_jobs import hang, judge, kill, run_with
+from elastic_jobs import hang, judge, kill, regroups, run_with
 from live_jobs import LiveJob, report
 from test_switching import asked, assert_sound, switch
 from test_teams import PAIRS
@@ -53,6 +53,19 @@ def test_a_worker_that_hangs_while_the_order_is_agreed_on_comes_back(tmp_path: P
     outcome = run_with(tmp_path, setup, [])
     judge(outcome, setup, [hang(1, 0, "call", 2.8)])
     assert 17 in outcome.steps_of(1), "it takes part in the last step"
+
+
+@pytest.mark.parametrize(
+    "loop", quick_of(["averaging", "baseline", "plain"], quick=["averaging", "baseline"])
+)
+def test_a_worker_that_is_not_yet_in_the_batch_joins_the_others_void_attempt(
+    tmp_path: Path, loop: str
+) -> None:
+    """The others have the first batch of an epoch, and call each other in it; this one has none."""
+    setup = Setup(loop=loop, samples=48, order="generator", loses_order=(0, 1))
+    outcome = run_with(tmp_path, setup, [])
+    judge(outcome, setup, [])
+    assert regroups(outcome), "nothing broke"
 
 
 @pytest.mark.parametrize("order", quick_of(["shuffled", "generator"], quick=["shuffled"]))

@@ -22,7 +22,7 @@ from networks import Network
 
 from gangline.coordinator import losses
 from gangline.coordinator.members.roster import Roster
-from gangline.spec.event import Decision
+from gangline.spec.event import Decision, StateHandedDown
 from gangline.spec.faults import Fault
 
 if TYPE_CHECKING:
@@ -105,6 +105,39 @@ def test_a_worker_that_is_still_a_spare_ends_with_the_state_of_the_others(
             assert torch.equal(outcome.results[worker]["state"][name], value)
 
 
+def test_a_spare_sees_what_the_others_see_after_every_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop goes through all epochs, with the parameters and the means of the others."""
+    set_exclusion_cost(monkeypatch, 0.2)
+    setup = Setup(
+        loop="looking",
+        batch=4,
+        epochs=5,
+        allocation="balanced",
+        think_s=0.02,
+        wait={23: "members go on"},
+    )
+    slow = Fault(worker=0, kind="slow", step=4, to=1 / 15, for_steps=10_000)
+    outcome = run_with(tmp_path, setup, [slow], workers=3, everybody=False)
+    assert outcome.exit_codes == [0, 0, 0], report(outcome)
+    outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
+    assert setup.steps - 1 not in outcome.steps_of(0), "it was not taken back"
+    sent = outcome.of_kind(StateHandedDown)
+    assert {event.spare for event in sent} == {0}
+    assert not any(event.error for event in sent)
+    assert all(event.num_bytes > 1000 for event in sent)
+    spare, member = outcome.results[0], outcome.results[1]
+    for epoch in range(setup.epochs):
+        seen, mains = zip(
+            *(outcome.results[worker]["found_after"][epoch] for worker in range(3)), strict=True
+        )
+        assert seen[0] == seen[1] == seen[2], f"after epoch {epoch}"
+        assert sum(mains) == 1, f"after epoch {epoch}"
+    for name, value in member["state"].items():
+        assert torch.equal(spare["state"][name], value)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_worker_with_a_slow_link_is_excluded_for_its_link(tmp_path: Path) -> None:
@@ -119,7 +152,7 @@ def test_a_worker_with_a_slow_link_is_excluded_for_its_link(tmp_path: Path) -> N
             limit = ["tbf", "rate", "150mbit", "burst", "64kb", "latency", "50ms"]
             tc = ["tc", "qdisc", "add", "dev", interface, "root", *limit]
             subprocess.run(["ip", "netns", "exec", namespace, *tc], check=True)
-        excluded = job.await_decision("the hops of worker 2 take")
+        excluded = job.await_decision("over the link of worker 2")
         outcome = job.finish()
     assert outcome.exit_codes == [0, 0, 0, 0], report(outcome)
     assert excluded.numbers["without_s"] < 0.5 * excluded.numbers["with_s"]

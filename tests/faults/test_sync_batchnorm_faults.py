@@ -41,6 +41,12 @@ def test_the_others_go_on_when_a_worker_is_killed_in_a_step(tmp_path: Path, plac
     judge(run_with(tmp_path, setup, faults), setup, faults)
 
 
+def test_one_sample_is_no_error_in_an_attempt_that_counts_nothing(tmp_path: Path) -> None:
+    """All samples of the batch are enough to normalise by; one worker's own is not."""
+    setup, faults = Setup(loop=SYNCED, batch=3, samples=18), [kill(1, 4, "forward")]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
+
+
 def test_the_others_go_on_when_a_worker_is_killed_in_a_mean_amid_the_step(tmp_path: Path) -> None:
     setup, faults = Setup(loop=SYNCED, validate=True), [kill(1, 4, "call")]
     judge(run_with(tmp_path, setup, faults), setup, faults)

@@ -39,7 +39,7 @@ with atheris.instrument_imports(include=["gangline", "tomllib"]):
     from gangline.collectives.wire.joining import frames
     from gangline.collectives.wire.operation import Kind, Operation, check_same
     from gangline.coordinator import Hub
-    from gangline.coordinator.records import Founded
+    from gangline.coordinator.kept.records import Founded
     from gangline.coordinator.sanity import check_message
     from gangline.coordinator.server.journal import JOURNAL_NAME, open_journal
     from gangline.coordinator.settings import Settings

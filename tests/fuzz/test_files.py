@@ -12,7 +12,7 @@ from checkpoint_jobs import INTRODUCTION
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gangline.coordinator.records import Founded
+from gangline.coordinator.kept.records import Founded
 from gangline.coordinator.server.journal import JOURNAL_NAME, open_journal
 from gangline.eventlog import EventWriter, NullWriter, log_path, read_run
 from gangline.eventlog.reader import LogNotes, read_events, tail_events

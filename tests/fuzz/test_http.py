@@ -33,8 +33,14 @@ BODIES = st.one_of(
     JSON.map(lambda value: json.dumps({"worker": value}).encode()),
     JSON.map(lambda value: json.dumps({"request": value}).encode()),
     JSON.map(lambda value: json.dumps({"structure": value}).encode()),
+    JSON.map(lambda value: json.dumps({"key": "k", "chunks": value}).encode()),
+    JSON.map(lambda value: json.dumps({"name": value}).encode()),
+    JSON.map(lambda value: json.dumps({"lasts_s": value, "uses": 1}).encode()),
 )
-NAMES = ("leave", "replan", "survey", "sync", "certificate", "reach", "status")
+NAMES = (
+    *("leave", "replan", "survey", "sync", "certificate", "events", "reach", "status"),
+    *("code", "code/files", "enter", "invitations", "invitations/withdraw"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +61,12 @@ def test_the_document_describes_every_route(server: CoordinatorServer) -> None:
         "/api/sync",
         "/api/busy",
         "/api/certificate",
+        "/api/events",
+        "/api/code",
+        "/api/code/files",
+        "/api/enter",
+        "/api/invitations",
+        "/api/invitations/withdraw",
         "/api/reach",
     }
     named = set(document["components"]["schemas"])

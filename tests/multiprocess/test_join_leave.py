@@ -215,7 +215,7 @@ def test_join_keeps_its_flags_apart_from_the_scripts(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
     launched: list[Any] = []
-    monkeypatch.setattr(Contact, "ask", lambda *_, **__: b'{"run":"digits"}')
+    monkeypatch.setattr(Contact, "ask", lambda *_, **__: b'{"run":"digits","files":[]}')
     monkeypatch.setattr(cmd_join, "launch", lambda job, **_: launched.append(job))
     flags = ["--token-file", "t", "--workers=2", "--speed", "0.5", "-o"]
     own = ["train.py", "--workers", "9", "x"]
@@ -242,7 +242,7 @@ def test_join_finds_the_coordinator_again_where_its_folder_is_at_hand(
     folder.mkdir()
     Announcement(run="digits", url="ws://0.0.0.0:77", pid=1).write(folder)
     launched: list[Any] = []
-    monkeypatch.setattr(Contact, "ask", lambda *_, **__: b'{"run":"digits"}')
+    monkeypatch.setattr(Contact, "ask", lambda *_, **__: b'{"run":"digits","files":[]}')
     monkeypatch.setattr(cmd_join, "launch", lambda job, **_: launched.append(job))
     place = ["job"] if is_by_folder else ["10.0.0.5:77", "--token-file", "job/token"]
     assert run_command(["join", *place, "--max-away", "7", "-m", "timeit", "--help"]) == 0

@@ -114,7 +114,7 @@ def test_a_worker_with_a_bad_link_is_excluded_for_its_link_and_tried_again():
     run = Simulated(steps=1500, link=slow(20.0, last=500), exchange_s=0.02, exclusion_cost_s=1.0)
     assert run.decided("compute_trouble") == []
     assert len(run.decided("link_trouble")) >= 1
-    assert "the hops of worker 3" in run.decided("exclude")[0].reason
+    assert "over the link of worker 3" in run.decided("exclude")[0].reason
     assert run.memberships[-1] == (0, 1, 2, 3)
 
 

@@ -101,8 +101,10 @@ def test_a_slower_team_is_given_less():
     _, events = run_teams(two_sites(speed=0.25), "percentage(0.2)", samples=40000, epochs=2)
     steps = [event for event in events if isinstance(event, StepDone) and event.epoch == 1]
     used = [sum(event.samples for event in steps if event.team == team) for team in (0, 1)]
-    # All members take as long: 4·(0.002 + 0.0002·n) = 0.002 + 0.0002·m, with 2·n + 2·m = 128.
-    assert 6 < used[0] / used[1] < 11
+    # Each has 16 samples per step at least, half of an equal part: (0.002 + 0.0002·16)·4 is a slow
+    # worker's step, 0.002 + 0.0002·48 a fast one's, and 32 samples of 128 are the slow team's.
+    assert {event.samples for event in steps if event.team == 1 and event.step > 500} == {16}
+    assert used[0] / used[1] == pytest.approx((96 / 0.0116) / (32 / 0.0208), rel=0.1)
 
 
 @pytest.mark.parametrize(

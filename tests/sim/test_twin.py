@@ -15,7 +15,7 @@ from twin_bodies import train_unlike
 from gangline.cli.main import run_command
 from gangline.control import ControlOptions
 from gangline.coordinator import Hub
-from gangline.coordinator.recording import framed, read_recording
+from gangline.coordinator.kept.recording import framed, read_recording
 from gangline.coordinator.server.input_log import recorded_files
 from gangline.coordinator.settings import Settings
 from gangline.eventlog import NullWriter, read_run

@@ -88,6 +88,13 @@ def verbs() -> dict[str, Any]:
     return dict(command.commands)
 
 
+def flags_of(verb: Any) -> list[str]:
+    """Those of a verb, and of the verbs in it."""
+    own = [flag for parameter in verb.params for flag in parameter.opts]
+    inner = getattr(verb, "commands", {}).values()
+    return [*own, *(flag for part in inner for flag in flags_of(part))]
+
+
 # --- the reference names everything public -----------------------------------------------------------
 
 
@@ -110,15 +117,14 @@ def test_the_reference_explains_every_parameter(name: str) -> None:
 @pytest.mark.parametrize("verb", verbs())
 def test_the_reference_names_every_verb_and_flag(verb: str) -> None:
     text = section(f"`gangline {verb}`")
-    flags = [flag for parameter in verbs()[verb].params for flag in parameter.opts]
-    for flag in flags:
+    for flag in flags_of(verbs()[verb]):
         if flag.startswith("--") and flag != "--help":
             assert re.search(rf"`{flag}\b", text), f"{verb} {flag}"
 
 
 @pytest.mark.parametrize("verb", verbs())
 def test_the_reference_gives_a_verb_no_flag_that_it_has_not(verb: str) -> None:
-    known = [flag for parameter in verbs()[verb].params for flag in parameter.opts]
+    known = flags_of(verbs()[verb])
     rows = re.findall(r"^\| `(--[a-z-]+)", section(f"`gangline {verb}`"), re.MULTILINE)
     assert set(rows) <= set(known)
 

@@ -16,7 +16,7 @@ import typer.main
 
 import gangline
 from gangline.cli.main import app
-from gangline.coordinator.records import AnyRecord
+from gangline.coordinator.kept.records import AnyRecord
 from gangline.protocol.launch import LAUNCH_VARIABLE, Launch
 from gangline.protocol.messages import FromCoordinator, FromWorker
 from gangline.spec.event import AnyEvent
@@ -41,6 +41,7 @@ LAUNCH: dict[str, Any] = {
     "non_finite": "evict",
     "faults": [{"worker": 1, "kind": "kill", "step": 3}],
     "replaces": 0,
+    "machine": "0123456789abcdef",
     "probe_steps": 4,
 }
 """All that people who start workers themselves may say in GANGLINE_LAUNCH."""
@@ -50,12 +51,18 @@ FROZEN = Path(__file__).with_name("surface.json")
 def verbs() -> dict[str, dict[str, str]]:
     """Each verb's flags and arguments, with the kind and the default of each."""
     command: Any = typer.main.get_command(app)
+    plain = {name: verb for name, verb in command.commands.items() if not hasattr(verb, "commands")}
+    parts = {
+        f"{name} {part}": verb
+        for name, group in command.commands.items()
+        for part, verb in getattr(group, "commands", {}).items()
+    }
     return {
         name: {
             " ".join([*parameter.opts, *parameter.secondary_opts]): described(parameter)
             for parameter in verb.params
         }
-        for name, verb in command.commands.items()
+        for name, verb in {**plain, **parts}.items()
     }
 
 

@@ -37,6 +37,11 @@ def say(text: str) -> None:
     out().print(Text(text))
 
 
+def warn(text: str) -> None:
+    """One line that people should see, beside what programs read."""
+    err().print(Text.assemble(("warning: ", "yellow"), text))
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output; structs, dicts, lists and numbers."""
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flags of TLS, and how a machine that joins gets a certificate."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -36,9 +37,13 @@ class TlsFlags(FlagGroup, frozen=True, kw_only=True):
         given = (self.tls_cert, self.tls_key, self.tls_ca)
         return own_files(*given) if any(given) else None
 
-    def resolve(self, run_dir: Path, *, run: str, host: str) -> TlsFiles | None:
+    def resolve(
+        self, run_dir: Path, *, run: str, host: str, names: Iterable[str] = (), makes: bool = False
+    ) -> TlsFiles | None:
         """The certificates of the run: the folder's, the user's, or new ones; None without TLS."""
-        return find_tls_files(run_dir, own=self.files, makes=self.tls, run=run, host=host)
+        makes = self.tls or makes
+        hosts = (host, *names)
+        return find_tls_files(run_dir, own=self.files, makes=makes, run=run, hosts=hosts)
 
 
 def enrol(contact: Contact, run_dir: Path) -> TlsFiles:

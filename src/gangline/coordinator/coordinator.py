@@ -28,8 +28,8 @@ from gangline.coordinator.inputs import (
 from gangline.coordinator.outbox import Outbox
 from gangline.coordinator.outputs import Admitted, Output, Refusal, Send, Stumbled
 from gangline.coordinator.reports.bunch import Bunch
-from gangline.coordinator.survey import Survey
-from gangline.protocol.lifeline import Dissolve, ProcessEnded
+from gangline.coordinator.structure.survey import Survey
+from gangline.protocol.lifeline import Depart, Dissolve, ProcessEnded
 from gangline.protocol.messages import FromSurveyor
 from gangline.spec.errors import UsageError
 from gangline.spec.sync import parse_sync
@@ -37,8 +37,8 @@ from gangline.spec.sync import parse_sync
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gangline.coordinator.kept.records import AnyRecord
     from gangline.coordinator.outgoing import Outgoing
-    from gangline.coordinator.records import AnyRecord
     from gangline.coordinator.settings import Settings
     from gangline.protocol.lifeline import Standing
     from gangline.protocol.status import Status, SurveyStatus
@@ -107,6 +107,10 @@ class Coordinator:
         self._outbox.begin(now)
         return self._job.standing()
 
+    def machine_of(self, worker: int) -> str:
+        """The machine whose launcher may speak for a worker; empty: none."""
+        return self._job.machine_of(worker)
+
     def survey_status(self) -> SurveyStatus:
         """How far the measuring of links is. Raises UsageError where nobody has asked for it."""
         if self._survey is None:
@@ -147,6 +151,8 @@ class Coordinator:
                 return self._job.note_ended(ended)
             case Ordered(order=Dissolve() as order):
                 return self._job.dissolve(order.reason, own=order.own)
+            case Ordered(order=Depart()):
+                return self._job.ask_all_to_leave()
             case LeaveAsked(worker=worker):
                 return self._job.ask_to_leave(worker)
             case ReplanAsked(request=request):

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gangline.control.sync.pace import find_pace
-from gangline.coordinator.autosync import AutoSync
 from gangline.coordinator.hub import Hub
+from gangline.coordinator.kept.records import Ended, NoJournal
 from gangline.coordinator.outgoing import LEFT_BEHIND, OVER, Outgoing
-from gangline.coordinator.records import Ended, NoJournal
 from gangline.coordinator.reports.progress import Progress
 from gangline.coordinator.reports.verdict import judge_ends, judge_team
 from gangline.coordinator.reports.writers import Writers
 from gangline.coordinator.teams.all_teams import Teams
+from gangline.coordinator.teams.autosync import AutoSync
 from gangline.coordinator.teams.founding import Founder, check_can_part
 from gangline.coordinator.teams.team import TeamFactory
 from gangline.protocol.lifeline import Standing
@@ -50,11 +50,11 @@ from gangline.spec.view import View
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gangline.coordinator.kept.records import Journal
     from gangline.coordinator.mind import Mind
-    from gangline.coordinator.records import Journal
-    from gangline.coordinator.replanning import PlanSink
     from gangline.coordinator.reports.bunch import Bunch
     from gangline.coordinator.settings import Settings
+    from gangline.coordinator.structure.replanning import PlanSink
     from gangline.coordinator.teams.team import Team
     from gangline.eventlog import EventSink
     from gangline.protocol.lifeline import ProcessEnded
@@ -166,6 +166,11 @@ class Federation:
             main=members[0] if members else -1,
         )
 
+    def machine_of(self, worker: int) -> str:
+        """The machine that a worker said it is on; empty where it has said nothing."""
+        hello = self._root.mind.hellos.get(worker)
+        return "" if hello is None else hello.machine
+
     def tick(self) -> list[Outgoing]:
         """Time has passed: looks whether somebody is missing, and grants what was asked for."""
         outgoing = self._follow_auto() + self._part_if_all_are_there()
@@ -256,6 +261,12 @@ class Federation:
     def ask_to_leave(self, worker: int) -> list[Outgoing]:
         """Somebody wants a worker to go. Raises UsageError where it cannot."""
         return self._hub_of(worker).ask_to_leave(worker)
+
+    def ask_all_to_leave(self) -> list[Outgoing]:
+        """Nobody can go on here for long: all members are to leave, one after the other."""
+        minds = [mind for mind in self._minds() if mind.roster.is_elastic(mind.members)]
+        members = [member for mind in minds for member in mind.members]
+        return [out for member in members for out in self.ask_to_leave(member)]
 
     def ask_structure(self, request: ReplanRequest) -> list[Outgoing]:
         """Somebody wants another structure. Raises UsageError where there can be none."""
@@ -381,7 +392,7 @@ class Federation:
         groups = self._founder.groups(first.sync, tuple(ready))
         try:
             self._founder.check_levels(first.sync)
-            teams, outgoing = self._founder.found(groups, ready)
+            teams, outgoing = self._founder.found(groups, ready, first.sync)
         except UsageError as error:
             return [Outgoing(worker, Refused(reason=str(error))) for worker in ready]
         self._ready = ready
@@ -443,7 +454,7 @@ class Federation:
         ready = self._founder.ready_of(teams.active)
         bystanders = self._founder.bystanders(teams.teams.values())
         groups = self._founder.groups(sync, tuple(ready))
-        founded, outgoing = self._founder.found(groups, ready)
+        founded, outgoing = self._founder.found(groups, ready, sync)
         self._begin(founded, sync)
         self._ready |= ready
         for worker, hello, own in bystanders:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control import SpareMeasured, WorkersJoined, WorkersLeft
+from gangline.coordinator.kept.records import NoJournal, ScriptEnded
 from gangline.coordinator.losses import Losses, questions
 from gangline.coordinator.members.homecoming import Homecoming
 from gangline.coordinator.mind import Mind
 from gangline.coordinator.outgoing import LEFT_BEHIND, OVER, Outgoing
-from gangline.coordinator.records import NoJournal, ScriptEnded
 from gangline.coordinator.reports.checkpoints import judge
 from gangline.coordinator.reports.steps import StepReports
 from gangline.protocol.messages import (
@@ -21,6 +21,7 @@ from gangline.protocol.messages import (
     Dismissed,
     Exhausted,
     Failed,
+    FetchState,
     Finished,
     FromCoordinator,
     FromWorker,
@@ -36,16 +37,17 @@ from gangline.protocol.messages import (
     Refused,
     Released,
     Shown,
+    StateOffered,
 )
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gangline.coordinator.records import Journal
-    from gangline.coordinator.replanning import PlanSink
+    from gangline.coordinator.kept.records import Journal
     from gangline.coordinator.reports.bunch import Bunch
     from gangline.coordinator.settings import Settings
+    from gangline.coordinator.structure.replanning import PlanSink
     from gangline.eventlog import EventSink
     from gangline.protocol.lifeline import ProcessEnded
     from gangline.protocol.status import ReplanRequest, Status
@@ -179,6 +181,8 @@ class Hub:
             case Shown(slowdown=slowdown):
                 shown = SpareMeasured(worker=worker, slowdown=slowdown)
                 return self.mind.decide(shown) if self.mind.is_under_way else []
+            case StateOffered():
+                return self._on_offer(worker, message)
             case Failed():
                 return self._losses.hear_failure(worker, message)
             case Probed():
@@ -258,6 +262,16 @@ class Hub:
         if refused is not None:
             self._events.write(refused)
         return [Outgoing(worker, answer)]
+
+    def _on_offer(self, worker: int, offer: StateOffered) -> list[Outgoing]:
+        """A member has the state with which an epoch begins: the spares that are there fetch it."""
+        mind = self.mind
+        if not mind.is_member(worker):
+            return []
+        (address,) = mind.roster.addresses((worker,))
+        message = FetchState(source=worker, address=address, step=offer.step)
+        present = {*mind.present_spares}
+        return [Outgoing(spare, message) for spare in offer.spares if spare in present]
 
     def ask_to_leave(self, worker: int) -> list[Outgoing]:
         """Somebody wants a worker to go. Raises UsageError where it cannot."""

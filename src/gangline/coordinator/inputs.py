@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gangline.protocol.lifeline import Dissolve, ProcessEnded
+from gangline.protocol.lifeline import Depart, Dissolve, ProcessEnded
 from gangline.protocol.messages import FromWorker, Hello
 from gangline.protocol.status import ReplanRequest
 
@@ -67,9 +67,9 @@ class SeenBusy(_Input, frozen=True, kw_only=True, tag="seen_busy"):
 
 
 class Ordered(_Input, frozen=True, kw_only=True, tag="ordered"):
-    """The launcher says that a process has ended, or ends the job."""
+    """The launcher says that a process has ended, or ends the job, or that its machine will end."""
 
-    order: ProcessEnded | Dissolve
+    order: ProcessEnded | Dissolve | Depart
 
 
 class LeaveAsked(_Input, frozen=True, kw_only=True, tag="leave_asked"):

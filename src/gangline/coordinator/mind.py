@@ -24,15 +24,15 @@ from gangline.control import (
     decide,
 )
 from gangline.control.members.changes import Changes
+from gangline.coordinator.kept.memory import Memory, replay
+from gangline.coordinator.kept.records import Ended, Published
 from gangline.coordinator.members.lookout import Lookout
 from gangline.coordinator.members.roster import Roster
-from gangline.coordinator.memory import Memory, replay
 from gangline.coordinator.outgoing import Outgoing
-from gangline.coordinator.records import Ended, Published
-from gangline.coordinator.replanning import Replanning
 from gangline.coordinator.reports.metrics import OwnMetrics
 from gangline.coordinator.reports.tally import Tally
 from gangline.coordinator.reports.verdict import Verdict
+from gangline.coordinator.structure.replanning import Replanning
 from gangline.protocol.messages import (
     Dismissed,
     Hello,
@@ -46,10 +46,11 @@ from gangline.spec.event import Decision
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gangline.coordinator.records import Journal
-    from gangline.coordinator.replanning import PlanSink
+    from gangline.coordinator.kept.records import Journal
     from gangline.coordinator.settings import Settings
+    from gangline.coordinator.structure.replanning import PlanSink
     from gangline.eventlog import EventSink
+    from gangline.spec.exchange.address import WireAddress
     from gangline.spec.position import Position
     from gangline.spec.view import View, Whole
 
@@ -380,4 +381,10 @@ class Mind:
             addresses=self.roster.addresses(view.members),
             seed=self._seed,
             is_recovery=is_recovery,
+            spares=self._spare_addresses(),
         )
+
+    def _spare_addresses(self) -> dict[int, WireAddress]:
+        """Where the spares are reached, who are told the state with which each epoch begins."""
+        spares = self.present_spares if self.roster.whole is None else ()
+        return dict(zip(spares, self.roster.addresses(tuple(spares)), strict=True))

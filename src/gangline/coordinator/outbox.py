@@ -10,8 +10,8 @@ from gangline.coordinator.outputs import Keep, KeepPlan, Write
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gangline.coordinator.kept.records import AnyRecord
     from gangline.coordinator.outputs import Output
-    from gangline.coordinator.records import AnyRecord
     from gangline.spec.event import AnyEvent, Event
     from gangline.spec.plan import Plan
 

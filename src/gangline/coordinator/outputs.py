@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gangline.coordinator.records import AnyRecord
+from gangline.coordinator.kept.records import AnyRecord
 from gangline.protocol.messages import FromCoordinator
 from gangline.spec.event import AnyEvent
 from gangline.spec.plan import Plan

@@ -35,6 +35,7 @@ from gangline.protocol.messages import (
     RoundFailed,
     Saved,
     Shown,
+    StateOffered,
     Told,
 )
 from gangline.spec.errors import UsageError
@@ -83,7 +84,8 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
             address = message.address
             yield "port", address.port, 0 <= address.port < 1 << 16
             texts = {"run": message.run, "host": message.host, "address": address.host}
-            for field, text in {**texts, "host_id": address.host_id}.items():
+            texts = {**texts, "host_id": address.host_id, "machine": message.machine}
+            for field, text in texts.items():
                 yield field, text, len(text) <= _MAX_NAME
         case Ready():
             yield from _of_ready(message)
@@ -97,6 +99,9 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
                 yield field, getattr(message, field), _is_between(getattr(message, field), _MAX_S)
         case Shown(slowdown=slowdown):
             yield "slowdown", slowdown, 0 < slowdown < 1e9
+        case StateOffered(step=step, spares=spares):
+            yield "step", step, _is_count(step)
+            yield "spares", spares, len(spares) <= MAX_WORKERS
         case Metrics():
             for field in ("operations_per_s", "memory_bytes", "latency_s"):
                 value = getattr(message, field)

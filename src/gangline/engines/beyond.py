@@ -17,6 +17,7 @@ from gangline.files.plainfile import open_plain
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from gangline.engines.coordination import Coordination
@@ -26,6 +27,10 @@ LOST_S = 60.0
 """Workers that nobody has heard of for so long will not train the job to its end."""
 ENDED_S = 10.0
 """The same, where the job is trained to its end, and they had only to say goodbye."""
+SENT_S = 30.0
+"""How long machines that joined may take to send the rest of their event logs."""
+CUT_SHORT_S = 5.0
+"""The same, where the job is ended early."""
 _TAIL_BYTES = 1 << 16
 
 
@@ -94,6 +99,15 @@ class Beyond:
         path = log_path(self._job.run_dir, f"worker {worker}")
         return any(event.what == "leave" for event in _last_decisions(path))
 
+    @property
+    def can_leave(self) -> bool:
+        """Whether the transport lets workers leave while others go on."""
+        return (self._job.config.exchange.transport or "wire").startswith("wire")
+
+    def depart(self) -> None:
+        """This machine is about to end, and with it the job's coordinator, unless that is elsewhere."""
+        self._coordination.depart()
+
     def dissolve(self, reason: str) -> None:
         """The job is ended here: who joined it is told."""
         self._coordination.dissolve(reason)
@@ -101,6 +115,11 @@ class Beyond:
     def await_dissolved(self) -> None:
         """Waits a moment until they have been told, if they are to be told."""
         self._coordination.await_dissolved()
+
+    def await_sent(self, is_hurried: Callable[[], bool], *, is_done: bool) -> None:
+        """Waits until machines that joined have sent their event logs, for a limited time."""
+        limit_s = SENT_S if is_done else CUT_SHORT_S
+        self._coordination.await_sent(is_hurried, limit_s=limit_s)
 
 
 def _last_decisions(path: Path) -> list[Decision]:

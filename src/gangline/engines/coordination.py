@@ -17,12 +17,12 @@ from gangline.files.announcement import read_announcement
 from gangline.files.config import PROFILE_FILE, write_config
 from gangline.files.plainfile import replace_plain
 from gangline.files.tokens import write_token
-from gangline.protocol.lifeline import Dissolve, ProcessEnded, Serve, Standing
+from gangline.protocol.lifeline import Depart, Dissolve, ProcessEnded, Serve, Standing
 from gangline.spec.errors import LaunchError
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gangline.engines.job import Job
     from gangline.engines.result import WorkerResult
@@ -66,6 +66,8 @@ class Coordination:
         self._spare: int | None = None
         self._ended: list[ProcessEnded] = []
         self._finished: frozenset[int] = frozenset()
+        self._num_sending = 0
+        """How many machines that joined still send their event logs, as far as is known."""
         self._dissolve_until_s = 0.0
 
     def __enter__(self) -> Coordination:
@@ -76,7 +78,7 @@ class Coordination:
                 replace_plain(self._job.run_dir / PROFILE_FILE, self._job.profile.to_json())
             self._engine.start()
             try:
-                self._serve(self._start(), port=self._job.config.hosts.listen_at[1])
+                self._serve(self._start(), port=self._job.config.listen_at[1])
             except BaseException:
                 self._engine.stop()
                 raise
@@ -116,6 +118,7 @@ class Coordination:
         standing = self.standing
         if standing is not None:
             self._finished |= {*standing.finished}
+            self._num_sending = standing.num_sending
             self._num_stillborn = 0
         if fault is not None:
             # Killed and reaped before there is another one: it must not come back beside it.
@@ -146,6 +149,11 @@ class Coordination:
             self._keepers[self._serving].order(Dissolve(reason=reason, own=own))
             self._dissolve_until_s = time.monotonic() + _DISSOLVE_S
 
+    def depart(self) -> None:
+        """This machine is about to end: all members of the job are asked to leave it."""
+        if self._serving is not None:
+            self._keepers[self._serving].order(Depart())
+
     def await_dissolved(self) -> None:
         """Waits until those workers have been told, if they are to be told."""
         keeper = None if self._serving is None else self._keepers[self._serving]
@@ -154,6 +162,15 @@ class Coordination:
             if keeper.standing is None or keeper.standing.is_dissolved:
                 return
             time.sleep(0.01)
+
+    def await_sent(self, is_hurried: Callable[[], bool], *, limit_s: float) -> None:
+        """Waits a while for the event logs of machines that joined, which their workers have left."""
+        deadline = time.monotonic() + limit_s
+        while self._num_sending and self._serving is not None:
+            if time.monotonic() >= deadline or is_hurried():
+                return
+            time.sleep(0.02)
+            self.tick()
 
     # --- processes -------------------------------------------------------------------------------
 

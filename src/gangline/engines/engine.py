@@ -48,5 +48,8 @@ class Engine(Protocol):
     def is_stopped(self, worker: int) -> bool:
         """Whether a running worker is stopped by a signal."""
 
+    def ask_to_end(self) -> None:
+        """Has all workers leave their job politely, and waits for nothing."""
+
     def stop(self, *, is_hurried: Callable[[], bool] = lambda: False) -> None:
         """Ends all workers: asks first, kills after a grace, which is over where it `is_hurried`."""

@@ -13,6 +13,7 @@ from gangline.engines.local import WorkerCommand
 from gangline.files.tls import TlsFiles
 from gangline.protocol.launch import Launch
 from gangline.spec.config import RunConfig
+from gangline.spec.devices import visible_to
 from gangline.spec.enclosure import OPEN, Enclosure
 from gangline.spec.faults import FaultPlan
 from gangline.spec.profile import ClusterProfile
@@ -31,6 +32,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     module: str | None = None
     """Run in place of a script, as `python -m` does."""
     arguments: tuple[str, ...] = ()
+    folder: Path | None = None
+    """Where the workers run; None: where this process does."""
     scale: float = 1.0
     """What the asked speeds are multiplied with so that they fit this machine's cores."""
     profile: ClusterProfile | None = None
@@ -43,6 +46,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The file with that job's token."""
     announced_in: Path | None = None
     """The folder in which that coordinator announces itself, if it can be reached from here."""
+    machine: str = ""
+    """What this launcher is called by the coordinator that it sends event logs to; empty: none."""
     enclosures: tuple[Enclosure, ...] = ()
     """What each worker is put into; empty: nothing."""
 
@@ -100,6 +105,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
                 speed=1.0 if self.enclosure_of(worker).control_group else speed,
                 config=told,
                 faults=faults.of(worker),
+                machine=self.machine,
             )
             for worker, speed in enumerate(self.speeds)
         ]
@@ -114,11 +120,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
                 arguments=self.program,
                 environment={
                     **shared,
+                    **visible_to(place, self.config.compute.devices),
                     **self.enclosure_of(place).environment,
                     **launch.to_environment(),
                 },
                 log=self.log_of(place),
                 enclosure=self.enclosure_of(place),
+                folder=self.folder,
             )
             for place, launch in enumerate(self.launches())
         ]

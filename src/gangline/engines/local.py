@@ -47,6 +47,8 @@ class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True):
     pass_fds: tuple[int, ...] = ()
     enclosure: Enclosure = OPEN
     """What the process is put into."""
+    folder: Path | None = None
+    """Where it runs; None: where this process does."""
 
 
 class LocalEngine:
@@ -63,6 +65,7 @@ class LocalEngine:
         self._grace_s = grace_s
         self._end_by = end_by
         self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._pids: dict[int, int] = {}
         self._results: dict[int, WorkerResult] = {}
         self._guard: subprocess.Popen[bytes] | None = None
         self._stopping = False
@@ -89,8 +92,8 @@ class LocalEngine:
         return tuple(self._results[worker] for worker in sorted(self._results))
 
     def pid(self, worker: int) -> int:
-        """The process id of a running worker, which is its process group too."""
-        return self._running[worker].pid
+        """The process id of a worker, which is its process group too while it runs."""
+        return self._pids[worker]
 
     def start(self) -> None:
         """Starts all workers; if one cannot be started, none is left."""
@@ -168,6 +171,12 @@ class LocalEngine:
             self.wait()
         self._end_guard()
 
+    def ask_to_end(self) -> None:
+        """Sends SIGTERM to all workers that run, which has them leave their job politely."""
+        self.poll()
+        for process in self._running.values():
+            os.kill(process.pid, signal.SIGTERM)  # it is not reaped yet: this is still its number
+
     def _start_worker(self, command: WorkerCommand) -> None:
         command.log.parent.mkdir(parents=True, exist_ok=True)
         enclosure = command.enclosure
@@ -176,6 +185,7 @@ class LocalEngine:
         with os.fdopen(descriptor, "ab") as log:
             process = subprocess.Popen(
                 [*child_command(enclosure), sys.executable, *command.arguments],
+                cwd=command.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -184,6 +194,7 @@ class LocalEngine:
                 pass_fds=(*command.pass_fds, *descriptors),
             )
         self._running[command.worker] = process
+        self._pids[command.worker] = process.pid
         self._tell_guard(f"+{process.pid}")
 
     def _reap(self, worker: int, *, note: str | None = None) -> WorkerResult:

@@ -13,15 +13,21 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gangline.engines.beyond import Beyond
 from gangline.engines.coordination import Coordination
 from gangline.engines.job import Job, count_cores
 from gangline.engines.local import LocalEngine
 from gangline.engines.respawn import Respawner
+from gangline.engines.streaming import EventStream
 from gangline.engines.supervision import SilentWatcher, Watcher, supervise
+from gangline.engines.worker_ends import WorkerEnds
 from gangline.eventlog import EventWriter, log_path
+from gangline.files.tokens import make_token
+from gangline.protocol.streaming import machine_name
 from gangline.spec.errors import GanglineError
-from gangline.spec.event import Decision, RunEnded, RunStarted, WorkerEnded
+from gangline.spec.event import Decision, RunEnded, RunStarted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,6 +48,30 @@ def run_job(
 
     Its workers run on this machine, or where the engine that is made runs them.
     """
+    told = watcher or SilentWatcher()
+    if job.coordinator is None:
+        return _run(job, environment, told, make_engine=make_engine)
+    # What this machine's logs say is sent to where the job was started. The name is for everybody,
+    # the key for the coordinator alone.
+    key = make_token()
+    named = msgspec.structs.replace(job, machine=machine_name(key))
+    stream = EventStream(named, key)
+    try:
+        return _run(named, environment, told, stream=stream)
+    finally:
+        unsent = stream.finish()
+        if unsent:
+            told.note("keep_events", unsent)
+
+
+def _run(
+    job: Job,
+    environment: Mapping[str, str] | None,
+    watcher: Watcher,
+    *,
+    stream: EventStream | None = None,
+    make_engine: Callable[[Watcher], Engine] | None = None,
+) -> JobResult:
     base = os.environ if environment is None else environment
     path = log_path(job.run_dir, "launcher")
     started_s = time.monotonic()
@@ -50,27 +80,26 @@ def run_job(
         try:
             with Coordination(job, base, events=events) as coordination:
                 beyond = Beyond(job, coordination)
-                recorder = _Recorder(events, watcher or SilentWatcher(), coordination, beyond)
+                local = _local_engine(job, base)
+                ends = WorkerEnds(job, local.pid)
+                recorder = _Recorder(events, watcher, coordination, beyond, ends, stream)
+                engine = local if make_engine is None else make_engine(recorder)
                 result = supervise(
-                    _local_engine(job, base) if make_engine is None else make_engine(recorder),
+                    engine,
                     watcher=recorder,
                     beyond=beyond,
-                    keeps_going=job.config.survival.keep_going,
+                    survival=job.config.survival,
                     replace=Respawner(job, base, cores=count_cores(), events=events).replace,
                 )
         except GanglineError as error:
             wall_s = time.monotonic() - started_s
-            events.write(RunEnded(t=time.time(), status="failed", reason=str(error), wall_s=wall_s))
+            events.write(_run_ended(job, "failed", str(error), wall_s))
             raise
-        events.write(
-            RunEnded(
-                t=time.time(), status=result.status, reason=result.reason, wall_s=result.wall_s
-            )
-        )
+        events.write(_run_ended(job, result.status, result.reason, result.wall_s))
     return result
 
 
-def _local_engine(job: Job, environment: Mapping[str, str]) -> Engine:
+def _local_engine(job: Job, environment: Mapping[str, str]) -> LocalEngine:
     # Code behind a training loop must not take a job that is ended for one that is trained. Who
     # joined a job that goes on elsewhere leaves it.
     end_by = signal.SIGINT if job.coordinator is None else signal.SIGTERM
@@ -81,12 +110,20 @@ class _Recorder:
     """Writes the end of each worker to the launcher's log, and passes everything on."""
 
     def __init__(
-        self, events: EventSink, watcher: Watcher, coordination: Coordination, beyond: Beyond
+        self,
+        events: EventSink,
+        watcher: Watcher,
+        coordination: Coordination,
+        beyond: Beyond,
+        ends: WorkerEnds,
+        stream: EventStream | None,
     ) -> None:
         self._events = events
         self._watcher = watcher
         self._coordination = coordination
         self._beyond = beyond
+        self._ends = ends
+        self._stream = stream
         self._main = -1
         self._come = 0
 
@@ -100,6 +137,9 @@ class _Recorder:
         if come not in (0, self._come):
             self._come = come
             self.begins(come)
+        news = "" if self._stream is None else self._stream.take_news()
+        if news:
+            self.note("keep_events", news)
         self._watcher.tick()
 
     def begins(self, come: int) -> None:
@@ -114,15 +154,7 @@ class _Recorder:
         self._watcher.note(what, reason, **numbers)
 
     def worker_ended(self, result: WorkerResult) -> None:
-        self._events.write(
-            WorkerEnded(
-                t=time.time(),
-                worker=result.worker,
-                exit_code=result.exit_code,
-                signal=result.signal,
-                reason=result.reason,
-            )
-        )
+        self._events.write(self._ends.event_of(result))
         self._coordination.tell_ended(result)
         self._watcher.worker_ended(result)
 
@@ -135,4 +167,15 @@ def _run_started(job: Job) -> RunStarted:
         nodes=[node.name for node in job.config.cluster.worker_nodes],
         speeds=list(job.speeds),
         scale=job.scale,
+        is_joining=job.coordinator is not None,
+    )
+
+
+def _run_ended(job: Job, status: str, reason: str, wall_s: float) -> RunEnded:
+    return RunEnded(
+        t=time.time(),
+        status=status,
+        reason=reason,
+        wall_s=wall_s,
+        is_joining=job.coordinator is not None,
     )

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from gangline.engines.departing import Departing
+from gangline.engines.ending import JobEnd
 from gangline.engines.result import JobResult, WorkerResult
+from gangline.spec.config import SurvivalConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +31,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.02
 _ECHO_S = 0.5
 """How long the cause may take to end after the first worker that merely felt it."""
-STOPPED_GRACE_S = 5.0
-"""How long a worker may stay stopped (SIGSTOP) when the job is over but for it."""
+_PLAIN = SurvivalConfig()
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -77,9 +79,18 @@ class StopRequest:
     def __init__(self) -> None:
         self.number: int | None = None
         self.is_urgent = False
+        self.count = 0
+        """How many signals have come."""
+        self.is_term_a_notice = False
+        """Whether the first SIGTERM only says that this machine is about to end."""
+        self.is_noticed = False
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """The signal handler. The first signal is the one that counts; a second one means: now."""
+        self.count += 1
+        if number == signal.SIGTERM and self.is_term_a_notice and not self.is_noticed:
+            self.is_noticed = True
+            return
         self.is_urgent = self.number is not None
         if self.number is None:
             self.number = number
@@ -90,98 +101,103 @@ def supervise(
     *,
     watcher: Watcher,
     beyond: Beyond,
-    keeps_going: bool = False,
+    survival: SurvivalConfig = _PLAIN,
     replace: Callable[[WorkerResult], WorkerCommand | None] = lambda result: None,
 ) -> JobResult:
     """Starts an engine's workers and sees their job to its end, also if others finish it.
 
-    Workers that were killed do not end the job; those that end with an error do, unless it
-    `keeps_going`. While others run, `replace` says what is started in the place of who ended.
+    Workers that were killed do not end the job; those that end with an error do, unless it is to
+    `keep_going`. While others run, `replace` says what is started in the place of who ended.
     """
     started_s = time.monotonic()
-    told: set[int] = set()
     with stop_signals() as request, engine:
         engine.start()
-        end = _End(engine, watcher, beyond)
-        while request.number is None and (engine.running or end.is_awaiting_others()):
-            ended = engine.poll()
-            _tell(watcher, engine.results, told)
-            for result in ended if engine.running else ():
-                command = replace(result)
-                if command is not None:
-                    engine.add(command)
-            if _should_stop(engine.results, keeps_going=keeps_going):
-                _await_cause(engine)
-                break
-            end.end_stopped()
-            watcher.tick()
-            time.sleep(_POLL_S)
-        so_far = _conclude(engine.results, request, keeps_going, end)
+        course = _Course(engine, watcher, beyond, survival, request)
+        course.see_to_end(replace)
+        so_far = course.conclude()
         if so_far.status != "done":
             beyond.dissolve(so_far.reason)
         engine.stop(is_hurried=lambda: request.is_urgent)
-        _tell(watcher, engine.results, told)
+        course.tell()
         beyond.await_dissolved()
         watcher.tick()
-        whole = _conclude(engine.results, request, keeps_going, end)
-        return msgspec.structs.replace(whole, wall_s=time.monotonic() - started_s)
+        whole = course.conclude()
+        concluded = msgspec.structs.replace(whole, wall_s=time.monotonic() - started_s)
+        count = request.count
+        beyond.await_sent(lambda: request.count > count, is_done=whole.status == "done")
+        return concluded
 
 
-class _End:
-    """Whether the job has come to its end, and who keeps the launcher from ending with it."""
+class _Course:
+    """How a job goes on while its workers run, and what it has come to."""
 
-    def __init__(self, engine: Engine, watcher: Watcher, beyond: Beyond) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        watcher: Watcher,
+        beyond: Beyond,
+        survival: SurvivalConfig,
+        request: StopRequest,
+    ) -> None:
         self._engine = engine
         self._watcher = watcher
-        self._beyond = beyond
-        self._left: dict[int, bool] = {}
-        self._stopped_since_s: float | None = None
-        self._is_told = False
+        self._keeps_going = survival.keep_going
+        self._request = request
+        self._end = JobEnd(engine, watcher, beyond)
+        self._departing = Departing(
+            survival, engine, watcher=watcher, beyond=beyond, request=request
+        )
+        self._told: set[int] = set()
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether a worker saw the job to its end."""
-        well = [one for one in self._engine.results if one.exit_code == 0 and not one.stopped]
-        return self._beyond.is_finished or any(not self._has_left(one.worker) for one in well)
+    def see_to_end(self, replace: Callable[[WorkerResult], WorkerCommand | None]) -> None:
+        """Returns when nobody trains the job any more, or it must be ended."""
+        engine, departing = self._engine, self._departing
+        with contextlib.closing(departing):
+            while self._request.number is None and self._is_on():
+                ended = engine.poll()
+                self.tell()
+                departing.look()
+                if engine.running and not departing.reason:
+                    _replace(engine, ended, replace)
+                if departing.is_over:
+                    return
+                if _should_stop(engine.results, keeps_going=self._keeps_going):
+                    _await_cause(engine)
+                    return
+                self._end.end_stopped()
+                self._watcher.tick()
+                time.sleep(_POLL_S)
 
-    def is_awaiting_others(self) -> bool:
-        """Whether workers that were started elsewhere still train the job."""
-        if not self._beyond.is_awaited:
-            return False
-        if not self._is_told:
-            self._is_told = True
-            names = ", ".join(str(one) for one in self._beyond.others)
-            reason = f"all workers that were started here have ended; worker {names} goes on"
-            self._watcher.note("await_others", reason, others=len(self._beyond.others))
-        return True
+    def _is_on(self) -> bool:
+        return bool(self._engine.running) or self._end.is_awaiting_others()
 
-    def end_stopped(self) -> None:
-        """Ends workers that stay stopped when the job is over but for them."""
-        running = self._engine.running
-        is_over = bool(running) and self.is_finished and not self._beyond.is_awaited
-        if not is_over or not all(self._engine.is_stopped(worker) for worker in running):
-            self._stopped_since_s = None
-            return
-        now = time.monotonic()
-        if self._stopped_since_s is None:
-            self._stopped_since_s = now
-        if now - self._stopped_since_s < STOPPED_GRACE_S:
-            return
-        for worker in running:
-            stayed = f"stayed stopped for {STOPPED_GRACE_S:g} s when the job was over"
-            self._engine.kill(worker, note=f"{stayed}, and was ended")
-            self._watcher.note("end_stopped", f"worker {worker} {stayed}: ended", worker=worker)
+    def tell(self) -> None:
+        """Tells the watcher of workers that have ended, once of each."""
+        for result in self._engine.results:
+            if result.worker not in self._told:
+                self._told.add(result.worker)
+                self._watcher.worker_ended(result)
 
-    def explain(self) -> str:
-        """Why the job is not finished, though nobody failed."""
-        left = [str(one.worker) for one in self._engine.results if self._has_left(one.worker)]
-        who = f"worker {', '.join(left)} left, and " if left else ""
-        return f"the job is not trained to its end: {who}{self._beyond.explain()}"
+    def conclude(self) -> JobResult:
+        """What the job has come to by now."""
+        return _conclude(
+            self._engine.results,
+            self._request,
+            self._keeps_going,
+            self._end,
+            self._departing.reason,
+        )
 
-    def _has_left(self, worker: int) -> bool:
-        if worker not in self._left:
-            self._left[worker] = self._beyond.has_left(worker)
-        return self._left[worker]
+
+def _replace(
+    engine: Engine,
+    ended: Sequence[WorkerResult],
+    replace: Callable[[WorkerResult], WorkerCommand | None],
+) -> None:
+    for result in ended:
+        command = replace(result)
+        if command is not None:
+            engine.add(command)
 
 
 @contextlib.contextmanager
@@ -239,20 +255,22 @@ def _await_cause(engine: Engine) -> None:
         time.sleep(_POLL_S)
 
 
-def _tell(watcher: Watcher, results: Sequence[WorkerResult], told: set[int]) -> None:
-    for result in results:
-        if result.worker not in told:
-            told.add(result.worker)
-            watcher.worker_ended(result)
-
-
 def _conclude(
-    results: tuple[WorkerResult, ...], request: StopRequest, keeps_going: bool, end: _End
+    results: tuple[WorkerResult, ...],
+    request: StopRequest,
+    keeps_going: bool,
+    end: JobEnd,
+    departure: str,
 ) -> JobResult:
+    """`departure` says why this machine is about to end; empty: it is not."""
     cause = find_cause(results)
     is_lost = _should_stop(results, keeps_going=keeps_going) or not end.is_finished
-    if request.number is not None:
-        status, reason = "interrupted", f"the launcher got {signal.Signals(request.number).name}"
+    number = request.number
+    if number is not None:
+        status, reason = "interrupted", f"the launcher got {signal.Signals(number).name}"
+    elif departure and is_lost and (cause is None or cause.signal == "SIGTERM"):
+        number, cause = signal.SIGTERM, None
+        status, reason = "interrupted", f"this machine is about to end: {departure}"
     elif cause is not None and is_lost:
         status, reason = "failed", f"worker {cause.worker}: {cause.reason}"
     elif is_lost:
@@ -272,5 +290,5 @@ def _conclude(
         wall_s=0.0,
         workers=results,
         cause=cause,
-        interrupted_by=request.number,
+        interrupted_by=number,
     )

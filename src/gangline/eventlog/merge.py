@@ -7,9 +7,12 @@ import heapq
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gangline.eventlog.paths import events_dir
 from gangline.eventlog.reader import LogNotes, read_events
 from gangline.spec.errors import LogError, UsageError
+from gangline.spec.event import LogOpened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +43,10 @@ def find_logs(run_dir: Path) -> list[Path]:
 
 
 def merge_logs(paths: Sequence[Path], *, notes: list[LogNotes] | None = None) -> Iterator[AnyEvent]:
-    """The events of several logs by time; the order within each log is kept, whatever its clock."""
+    """The events of several logs by time; the order within each log is kept, whatever its clock.
+
+    The times in logs of other machines become those of the machine that keeps them.
+    """
     streams = []
     for path in paths:
         own = None if notes is None else LogNotes(path=str(path))
@@ -51,8 +57,12 @@ def merge_logs(paths: Sequence[Path], *, notes: list[LogNotes] | None = None) ->
 
 
 def _keyed(events: Iterator[AnyEvent]) -> Iterator[tuple[float, AnyEvent]]:
-    latest = float("-inf")
+    latest, ahead_s = float("-inf"), 0.0
     for event in events:
+        if isinstance(event, LogOpened):
+            ahead_s = event.ahead_s
+        if ahead_s:
+            event = msgspec.structs.replace(event, t=event.t + ahead_s)
         # A clock may be set back during a run; what was written later still happened later.
         latest = max(latest, event.t)
         yield latest, event

@@ -7,6 +7,8 @@ and everybody who looks for it there, uses the same.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -48,6 +50,8 @@ class ServerTls(NamedTuple):
     context: ssl.SSLContext
     authority: Authority | None = None
     """Signs the certificates of machines that join; None where they bring their own."""
+    authority_pem: str = ""
+    """Who vouches for the coordinator: what machines that join are given."""
 
 
 def read_tls_files(run_dir: Path) -> TlsFiles | None:
@@ -108,7 +112,7 @@ def explain(error: ssl.SSLError, *, url: str, authority: Path | str | None) -> s
     if "mismatch" in said or "doesn't match" in said or "not valid for" in said:
         return (
             f"the certificate of the coordinator at {url} is for another address ({said}): use the "
-            "address that `gangline up` printed, or have one made for this address"
+            "address that `gangline up` printed, or have one made for this address (--address)"
         )
     return (
         f"{whose} does not vouch for the coordinator at {url} ({said}): give the file that "
@@ -119,8 +123,32 @@ def explain(error: ssl.SSLError, *, url: str, authority: Path | str | None) -> s
 def server_tls(files: TlsFiles) -> ServerTls:
     """What the coordinator serves with."""
     context = server_context(files)
+    try:
+        pem = Path(files.authority).read_text("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"the authority's file {files.authority} cannot be read: {error}"
+        ) from error
     if files.authority_key is None:
-        return ServerTls(context)
+        return ServerTls(context, None, pem)
     from gangline.files.certificates import Authority
 
-    return ServerTls(context, Authority.read(Path(files.authority), Path(files.authority_key)))
+    authority = Authority.read(Path(files.authority), Path(files.authority_key))
+    return ServerTls(context, authority, pem)
+
+
+def fingerprint_of(certificate: bytes) -> str:
+    """What a certificate (DER) is known by in a link: 160 bits of its SHA-256."""
+    return base64.urlsafe_b64encode(hashlib.sha256(certificate).digest()[:20]).decode().rstrip("=")
+
+
+def own_fingerprint(files: TlsFiles | None) -> str:
+    """The fingerprint of the certificate that a run's coordinator shows; empty without TLS."""
+    if files is None:
+        return ""
+    try:
+        text = Path(files.certificate).read_text("ascii")
+        first = text[text.index(ssl.PEM_HEADER) :].partition(ssl.PEM_FOOTER)[0] + ssl.PEM_FOOTER
+        return fingerprint_of(ssl.PEM_cert_to_DER_cert(first))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the certificate {files.certificate}: {error}") from error

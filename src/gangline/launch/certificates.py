@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gangline.files.tls import TlsFiles, read_tls_files, server_context
 from gangline.spec.errors import UsageError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 def find_tls_files(
-    run_dir: Path, *, own: TlsFiles | None, makes: bool, run: str, host: str
+    run_dir: Path, *, own: TlsFiles | None, makes: bool, run: str, hosts: Iterable[str]
 ) -> TlsFiles | None:
     """The user's own, the folder's, or, where they are to be made, new ones; None without TLS."""
     if own is not None:
@@ -21,7 +25,7 @@ def find_tls_files(
         return found
     from gangline.files.certificates import make_tls_files, own_hosts
 
-    return make_tls_files(run_dir, run=run, hosts=own_hosts(host))
+    return make_tls_files(run_dir, run=run, hosts=own_hosts(*hosts))
 
 
 def own_files(cert: Path | None, key: Path | None, authority: Path | None) -> TlsFiles:

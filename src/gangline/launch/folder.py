@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 
 from gangline.files.announcement import Announcement, read_announcement
+from gangline.files.code import CONTENT_FILE, MANIFEST_FILE
 from gangline.files.config import CONFIG_FILE
+from gangline.files.invitations import INVITATIONS_FILE
 from gangline.files.tokens import OBSERVER_TOKEN, OPERATOR_TOKEN, WORKER_TOKEN
 from gangline.spec.errors import LaunchError, UsageError
 
@@ -19,7 +21,7 @@ RUNS_DIR = Path("runs")
 _RUN_PARTS = ("events", "workers", WORKER_TOKEN, "coordinator.json")
 _COORDINATOR_PARTS = (
     *("coordinator.log", "journal.jsonl", "tls", "tls.json", CONFIG_FILE),
-    *(OBSERVER_TOKEN, OPERATOR_TOKEN),
+    *(OBSERVER_TOKEN, OPERATOR_TOKEN, INVITATIONS_FILE, MANIFEST_FILE, CONTENT_FILE),
 )
 
 

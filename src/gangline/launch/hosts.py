@@ -14,7 +14,7 @@ import msgspec
 from gangline.engines.hosts.engine import END_BY, GRACE_S, HostsEngine, worker_variables
 from gangline.engines.hosts.seat import Seat
 from gangline.engines.job import Job
-from gangline.launch.bringing import Brought, root_of, select_files
+from gangline.launch.code import Brought, root_of, select_files
 from gangline.launch.folder import make_run_dir
 from gangline.planning.known import known_profile
 from gangline.protocol.agents import CHUNK_BYTES, Brief, File
@@ -64,7 +64,8 @@ def hosted(
     """The job of a resolved configuration that names hosts; `tell` hears how they are reached."""
     assert config.hosts.file is not None
     hosts = read_hosts(Path(config.hosts.file))
-    files = select_files(program, config.hosts.include) if config.hosts.bring else []
+    include = [Path(one) for one in config.hosts.include]
+    files = select_files(program, include) if config.hosts.bring else []
     name, folder = make_run_dir(
         Path(program.name),
         name=config.run or None,

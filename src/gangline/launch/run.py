@@ -19,6 +19,7 @@ from gangline.engines.job import Job, count_cores
 from gangline.engines.running import run_job
 from gangline.launch.certificates import find_tls_files, own_files
 from gangline.launch.compression import compressed
+from gangline.launch.devices import find_gpus, placed
 from gangline.launch.emulation import enclosed
 from gangline.launch.folder import make_run_dir
 from gangline.launch.hosts import hosted
@@ -54,8 +55,14 @@ def run(
         return run_job(job, watcher=watcher)
 
 
-def resolve(config: RunConfig) -> RunConfig:
-    """The same, checked, with the structure that a plan's file or `compress` names in full."""
+def resolve(config: RunConfig, *, is_described: bool | None = None) -> RunConfig:
+    """The same, checked, with devices, and the structure that a plan's file or `compress` names.
+
+    `is_described` says whether somebody has described the nodes; None: if they are not the default.
+    """
+    if is_described is None:
+        is_described = config.cluster != RunConfig().cluster
+    config = placed(config, is_described=is_described, gpus=find_gpus())
     config.check()
     with _naming("manager.detector"):
         load_detector(config.manager.detector)
@@ -84,7 +91,11 @@ def prepared(config: RunConfig, program: Program, *, run_dir: Path | None = None
         resume=config.checkpoint.resume,
     )
     files = find_tls_files(
-        folder, own=_own_files(config), makes=config.tls.enabled, run=name, host="127.0.0.1"
+        folder,
+        own=_own_files(config),
+        makes=config.tls.enabled,
+        run=name,
+        hosts=(config.listen.host, *config.listen.names),
     )
     asked = [node.speed for node in config.cluster.worker_nodes]
     job = Job(

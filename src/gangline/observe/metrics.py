@@ -190,13 +190,12 @@ def _worker(found: _Findings, worker: int) -> WorkerSummary:
     timeline = found.timeline
     own = [step.records[worker] for step in timeline.steps if worker in step.records]
     shares = [step.records[worker].samples for step in found.steady if worker in step.records]
-    nodes = timeline.started.nodes if timeline.started else []
     ready = timeline.ready.get(worker)
     cost = found.costs.get(worker)
     waited_for_steps, caused_wait_s = found.blame.get(worker, (0, 0.0))
     return WorkerSummary(
         worker=worker,
-        node=nodes[worker] if 0 <= worker < len(nodes) else "",
+        node=timeline.node_of(worker),
         device=ready.device if ready else "",
         num_steps=len(own),
         num_steady_steps=len(shares),
@@ -222,7 +221,8 @@ def _exit(ended: WorkerEnded | None) -> str:
     if ended is None:
         return ""
     cause = ended.signal or f"exit code {ended.exit_code}"
-    return f"{cause}: {ended.reason}" if ended.reason else cause
+    said = f"\n{ended.output}" if ended.output else ""
+    return f"{cause}: {ended.reason}{said}" if ended.reason else f"{cause}{said}"
 
 
 def _rounds(timeline: Timeline) -> RoundsSummary | None:
@@ -284,7 +284,7 @@ def _warnings(timeline: Timeline) -> list[str]:
             f"{timeline.num_implausible} steps were left out: their times or samples are impossible"
         )
     incomplete = [step for step in timeline.steps if not timeline.is_complete(step)]
-    if incomplete:
+    if incomplete and not timeline.is_of_one_machine:
         missing = {
             w for step in incomplete for w in timeline.members_of(step) - step.records.keys()
         }
@@ -297,7 +297,7 @@ def _warnings(timeline: Timeline) -> list[str]:
 
 
 def _wall_s(timeline: Timeline) -> float:
-    if timeline.ended is not None:
+    if timeline.ended is not None and not timeline.ended.is_joining:
         return timeline.ended.wall_s
     if timeline.first_t is None or timeline.last_t is None:
         return 0.0

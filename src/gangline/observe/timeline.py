@@ -71,6 +71,15 @@ class Timeline(msgspec.Struct, kw_only=True):
     run: str = ""
     started: RunStarted | None = None
     ended: RunEnded | None = None
+    """Where the job was started by a coordinator alone: when all machines that joined have ended."""
+    joined_ended: RunEnded | None = None
+    """The last end of a machine that joined."""
+    num_joining: int = 0
+    """How many machines that joined have not ended."""
+    sources: set[str] = set()
+    """Whose logs these are."""
+    hosts: dict[int, str] = {}
+    """The machine of each worker, as its log says."""
     first_t: float | None = None
     last_t: float | None = None
     steps: list[Step] = []
@@ -104,6 +113,17 @@ class Timeline(msgspec.Struct, kw_only=True):
         return sorted(seen.union(self.ready, self.pacing, self.exits))
 
     @property
+    def is_of_one_machine(self) -> bool:
+        """Whether these are the logs of a machine that joined, without those of the others."""
+        has_joined = self.joined_ended is not None or self.num_joining > 0
+        return has_joined and self.started is None and "coordinator" not in self.sources
+
+    def node_of(self, worker: int) -> str:
+        """The name of a worker's node; of one that joined, its machine's."""
+        nodes = self.started.nodes if self.started else []
+        return nodes[worker] if 0 <= worker < len(nodes) else self.hosts.get(worker, "")
+
+    @property
     def teams(self) -> list[int]:
         """The teams that made a step; one where all workers step together."""
         return sorted({step.team for step in self.steps})
@@ -132,6 +152,8 @@ def build_timeline(events: Iterable[AnyEvent]) -> Timeline:
         else:
             timeline.num_implausible += 1
     timeline.steps = _steps_of(records)
+    if timeline.started is None and not timeline.num_joining:
+        timeline.ended = timeline.ended or timeline.joined_ended
     return timeline
 
 
@@ -145,8 +167,17 @@ def _place(timeline: Timeline, event: AnyEvent) -> None:
     match event:
         case LogOpened():
             timeline.run = timeline.run or event.run
+            timeline.sources.add(event.source)
+            number = event.source.removeprefix("worker ")
+            if number.isdecimal():
+                timeline.hosts[int(number)] = event.host
+        case RunStarted(is_joining=True):
+            timeline.num_joining += 1
         case RunStarted():
             timeline.started = event
+        case RunEnded(is_joining=True):
+            timeline.num_joining -= 1
+            timeline.joined_ended = event
         case RunEnded():
             timeline.ended = event
         case ViewAdopted():

@@ -2,8 +2,8 @@
 """A run as a Chrome trace: open the file in https://ui.perfetto.dev or chrome://tracing.
 
 Each worker is a process with one row of spans: data, compute, wait, exchange, update. Views,
-decisions and the ends of workers are marks across all rows. Workers on different machines are drawn
-by their own clocks.
+decisions and the ends of workers are marks across all rows. Times are those of the machine that has
+the logs, as far as the clocks of the others are known.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def _start(timeline: Timeline) -> float:
 
 
 def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    nodes = timeline.started.nodes if timeline.started else []
     for worker in timeline.workers:
-        node = f" ({nodes[worker]})" if 0 <= worker < len(nodes) else ""
+        name = timeline.node_of(worker)
+        node = f" ({name})" if name else ""
         yield {
             "ph": "M",
             "name": "process_name",

@@ -55,6 +55,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What shall go wrong with this worker."""
     replaces: int = -1
     """The worker in whose place it is started; -1: nobody's."""
+    machine: str = ""
+    """What the launcher that sends this worker's event log is called; empty: nobody sends it."""
     probe_steps: int = 0
     """Above 0, the worker is a job of one that is measured: it ends after so many steps."""
 

@@ -46,6 +46,10 @@ class Dissolve(Order, frozen=True, kw_only=True, tag="dissolve"):
     """The launcher's own workers, which it ends itself."""
 
 
+class Depart(Order, frozen=True, kw_only=True, tag="depart"):
+    """The coordinator's machine is about to end: all members shall leave."""
+
+
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """How a job stands, as its coordinator knows it."""
 
@@ -63,9 +67,11 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that prints and saves; -1: nobody yet."""
     come: int = 0
     """Before there is a view: how many workers are here."""
+    num_sending: int = 0
+    """How many machines still send their event logs."""
 
 
-AnyOrder = Serve | ProcessEnded | Dissolve
+AnyOrder = Serve | ProcessEnded | Dissolve | Depart
 
 
 class Line(Generic[T]):

@@ -44,6 +44,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """Whether its transport lets others come and go."""
     replaces: int = -1
     """The worker in whose place it was started; -1: nobody's."""
+    machine: str = ""
+    """Whose launcher sends its event log (`machine_name`); empty: nobody does."""
 
 
 class Ready(Message, frozen=True, kw_only=True, tag="ready"):
@@ -95,6 +97,14 @@ class Shown(Message, frozen=True, kw_only=True, tag="shown"):
 
     slowdown: float
     """How many times as long as when it was prepared the same computation takes."""
+
+
+class StateOffered(Message, frozen=True, kw_only=True, tag="state_offered"):
+    """A member has kept the state with which an epoch begins, for spares that fetch it."""
+
+    step: int
+    """The first step of that epoch."""
+    spares: tuple[int, ...]
 
 
 class Metrics(Message, frozen=True, kw_only=True, tag="metrics"):
@@ -317,6 +327,17 @@ class ViewPublished(Message, frozen=True, kw_only=True, tag="view_published"):
     """The seed of the epochs' order, for who comes later."""
     is_recovery: bool = False
     """The group before it is broken: leave it at once."""
+    spares: dict[int, WireAddress] = {}
+    """How those are reached that wait outside of the view, by worker."""
+
+
+class FetchState(Message, frozen=True, kw_only=True, tag="fetch_state"):
+    """A member has the state with which an epoch begins for the spare that this is told to."""
+
+    source: int
+    address: WireAddress
+    """Where that member is reached."""
+    step: int
 
 
 class CheckpointAnswered(Message, frozen=True, kw_only=True, tag="checkpoint_answered"):
@@ -465,6 +486,7 @@ FromWorker = (
     | Ready
     | Measured
     | Shown
+    | StateOffered
     | Metrics
     | Ping
     | Failed
@@ -491,6 +513,7 @@ OfTeam = Measured | FromTeam
 FromCoordinator = (
     Gathered
     | ViewPublished
+    | FetchState
     | CheckpointAnswered
     | Dismissed
     | Released

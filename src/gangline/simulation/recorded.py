@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gangline.coordinator.kept.recording import digest, read_recording, restored
 from gangline.coordinator.outputs import Stumbled, Write
-from gangline.coordinator.recording import digest, read_recording, restored
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:

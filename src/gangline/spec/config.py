@@ -24,11 +24,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gangline.spec.cluster import Cluster, Node
+from gangline.spec.devices import AUTO as DEVICES_AUTO
+from gangline.spec.devices import check_devices
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import Compression
 from gangline.spec.exchange.structure import Structure
 from gangline.spec.faults import Fault, FaultPlan
 from gangline.spec.hosts import split_place
+from gangline.spec.link import is_host
+from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
 from gangline.spec.sync import Sync, parse_sync
 from gangline.spec.wire import WireSettings
 
@@ -130,6 +134,37 @@ class TlsConfig(_Part, frozen=True, kw_only=True):
     """With certificates that are made for the run, where `wire` names none."""
 
 
+class ListenConfig(_Part, frozen=True, kw_only=True):
+    """Where the coordinator is found by other machines."""
+
+    host: str = "127.0.0.1"
+    """The interface that it listens on."""
+    port: int = 0
+    """0 takes a free one."""
+    names: tuple[str, ...] = ()
+    """Names and addresses by which others reach this machine, beside those that it knows itself."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 1 << 16:
+            raise UsageError(f"listen.port is 0 to 65535, not {self.port}")
+        for name in self.names:
+            if not is_host(name):
+                raise UsageError(f"listen.names {name!r} is no name or address of a machine")
+
+
+class ChecksConfig(_Part, frozen=True, kw_only=True):
+    """What workers compare, beside their models and loaders, before they train together."""
+
+    samples: int = 0
+    """How many samples of the data set; 0: none."""
+    allow_differences: bool = False
+    """Whether this worker's torch may be another version than the others'."""
+
+    def __post_init__(self) -> None:
+        if self.samples < 0:
+            raise UsageError(f"checks.samples is 0 or more, not {self.samples}")
+
+
 class CheckpointConfig(_Part, frozen=True, kw_only=True):
     """What is done with the checkpoints of the script."""
 
@@ -152,6 +187,10 @@ class SurvivalConfig(_Part, frozen=True, kw_only=True):
     """What happens to a worker whose gradient is wrong, one of `NON_FINITE`; None: the script says."""
     max_away_s: float = DEFAULT_MAX_AWAY_S
     """How long the coordinator may be away when a worker cannot go on without it."""
+    notices: tuple[str, ...] = ()
+    """What says that this machine is about to end: `sigterm`, `file:PATH` or `command:COMMAND`."""
+    notice_s: float = DEFAULT_NOTICE_S
+    """How long after that the machine ends: its workers have left by then."""
 
     def __post_init__(self) -> None:
         if self.max_respawns < 1:
@@ -167,6 +206,9 @@ class SurvivalConfig(_Part, frozen=True, kw_only=True):
             raise UsageError(
                 f"survival.max_away_s must be finite and 1 or more, not {self.max_away_s}"
             )
+        for notice in self.notices:
+            check_notice(notice, name="survival.notices")
+        check_notice_s(self.notice_s, name="survival.notice_s")
 
     @property
     def num_respawns(self) -> int:
@@ -181,6 +223,16 @@ class ManagerConfig(_Part, frozen=True, kw_only=True):
     """One of ours by its name, or a class of your own, as `module:Class`."""
     everybody: bool = False
     """Train with all workers, also where fewer of them would be faster."""
+
+
+class ComputeConfig(_Part, frozen=True, kw_only=True):
+    """What the workers of this machine compute on."""
+
+    devices: str = DEVICES_AUTO
+    """`auto`: one worker per GPU, where nothing is emulated; `cpu`; or GPUs, such as `0,1`."""
+
+    def __post_init__(self) -> None:
+        check_devices(self.devices, name="compute.devices")
 
 
 class EmulationConfig(_Part, frozen=True, kw_only=True):
@@ -244,11 +296,21 @@ class RunConfig(_Part, frozen=True, kw_only=True):
     exchange: ExchangeConfig = ExchangeConfig()
     wire: WireSettings = WireSettings()
     tls: TlsConfig = TlsConfig()
+    listen: ListenConfig = ListenConfig()
+    checks: ChecksConfig = ChecksConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     survival: SurvivalConfig = SurvivalConfig()
     manager: ManagerConfig = ManagerConfig()
     emulation: EmulationConfig = EmulationConfig()
+    compute: ComputeConfig = ComputeConfig()
     hosts: HostsConfig = HostsConfig()
+
+    @property
+    def listen_at(self) -> tuple[str, int]:
+        """The interface and the port of the coordinator; a port of 0 is any."""
+        if self.hosts.file is not None:
+            return self.hosts.listen_at
+        return self.listen.host, self.listen.port
 
     @property
     def num_workers(self) -> int:
@@ -271,7 +333,11 @@ class RunConfig(_Part, frozen=True, kw_only=True):
         """What of it a worker is told: not what the other nodes are, nor what goes wrong there."""
         plain = RunConfig()
         return msgspec.structs.replace(
-            self, cluster=plain.cluster, emulation=plain.emulation, hosts=plain.hosts
+            self,
+            cluster=plain.cluster,
+            emulation=plain.emulation,
+            listen=plain.listen,
+            hosts=plain.hosts,
         )
 
     def check(self) -> None:

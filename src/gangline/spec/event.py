@@ -30,6 +30,9 @@ class LogOpened(Event, frozen=True, kw_only=True, tag="log_opened"):
     """`launcher`, `coordinator`, `simulator` or `worker N`."""
     host: str
     pid: int
+    ahead_s: float = 0.0
+    """What must be added to `t` from here on to have the time of the machine that keeps the log; not 0
+    in the logs of other machines."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
@@ -43,6 +46,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     """The emulated speed of each worker, after scaling; all 1 when nothing is emulated."""
     scale: float
     """What the asked speeds were multiplied with so that they fit this machine's cores."""
+    is_joining: bool = False
+    """Whether these workers join a job that was started elsewhere."""
 
 
 class WorkerReady(Event, frozen=True, kw_only=True, tag="worker_ready"):
@@ -134,6 +139,20 @@ class Regrouped(Event, frozen=True, kw_only=True, tag="regrouped"):
     reason: str
     team: int = 0
     """Which team, where groups train at their own pace."""
+
+
+class StateHandedDown(Event, frozen=True, kw_only=True, tag="state_handed_down"):
+    """A spare was sent the state with which an epoch begins, beside the training."""
+
+    worker: int
+    """Who sent it."""
+    spare: int
+    step: int
+    """The first step of that epoch."""
+    num_bytes: int
+    took_s: float
+    error: str = ""
+    """Why it could not be sent; empty where it was."""
 
 
 class FaultFired(Event, frozen=True, kw_only=True, tag="fault_fired"):
@@ -310,6 +329,8 @@ class WorkerEnded(Event, frozen=True, kw_only=True, tag="worker_ended"):
     exit_code: int | None
     signal: str | None
     reason: str
+    output: str = ""
+    """The end of what it printed, of one that failed on a machine that joined."""
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
@@ -319,6 +340,8 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
     """`done`, `failed` or `interrupted`."""
     reason: str
     wall_s: float
+    is_joining: bool = False
+    """Whether only the workers of a machine that joined have ended."""
 
 
 AnyEvent = (
@@ -328,6 +351,7 @@ AnyEvent = (
     | ViewAdopted
     | StepDone
     | Regrouped
+    | StateHandedDown
     | StepSummary
     | FaultFired
     | GradientNotFinite

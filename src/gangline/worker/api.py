@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.spec.sync import parse_sync
 from gangline.worker.checkpoint.writer import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
+from gangline.worker.devices import own_device
 from gangline.worker.ending import HAS_LEFT, explain_size, is_out_of_batches
 from gangline.worker.gradients import backward
 from gangline.worker.job import job as _job
@@ -165,6 +166,15 @@ def world_size() -> int:
 def is_main() -> bool:
     """Whether this is the one worker that should print and save."""
     return rank() == 0
+
+
+def device() -> torch.device:
+    """What this worker computes on: its GPU, where it has one, else the CPU. Also before `init`.
+
+    device = gangline.device()
+    model = Net().to(device)
+    """
+    return own_device(os.environ)
 
 
 def is_update() -> bool:

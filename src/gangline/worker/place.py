@@ -46,6 +46,8 @@ class Place:
     faults: tuple[Fault, ...] = ()
     replaces: int = -1
     """The worker in whose place this one was started; -1: nobody's."""
+    machine: str = ""
+    """Whose launcher sends this worker's event log; empty: nobody does."""
     probe_steps: int = 0
     """Above 0, this script is measured, and ends after so many steps."""
     own_coordinator: CoordinatorServer | None = field(default=None, repr=False)
@@ -79,6 +81,7 @@ def place_of(launch: Launch | TorchRun | None, *, timeout_s: float) -> Place:
         config=launch.config,
         faults=launch.faults,
         replaces=launch.replaces,
+        machine=launch.machine,
     )
 
 

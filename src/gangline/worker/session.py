@@ -143,6 +143,7 @@ def open_session(
         address=door.address,
         is_elastic=place.launcher == "gangline" and name.startswith("wire"),
         replaces=place.replaces,
+        machine=place.machine,
     )
     client = ControlClient(
         place.find_coordinator,

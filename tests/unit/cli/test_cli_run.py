@@ -419,6 +419,38 @@ def test_the_line_says_who_is_waited_for_before_the_first_step(tmp_path: Path) -
         assert screen._feed.line() == "prepared: the first step is under way"
 
 
+def test_the_line_follows_a_worker_that_joined_whatever_its_number(tmp_path: Path) -> None:
+    job = Job(
+        config=RunConfig(),
+        run_dir=tmp_path,
+        script=tmp_path / "train.py",
+        coordinator="ws://127.0.0.1:1",
+    )
+    screen = ScreenWatcher(job, Console(file=io.StringIO()), show_progress=True, show_output=False)
+    with screen:
+        screen.tick()
+        with EventWriter(log_path(tmp_path, "worker 7"), run="r", source="worker 7") as events:
+            events.write(step(3, 1.0))
+        screen.tick()
+        screen._feed.refresh()
+        assert screen._feed.line() == "epoch 0  step 3"
+
+
+def test_a_greeting_is_shown_once_as_soon_as_there_is_one(tmp_path: Path) -> None:
+    job = Job(config=RunConfig(), run_dir=tmp_path, script=tmp_path / "train.py")
+    shown = io.StringIO()
+    lines: list[str] = []
+    screen = ScreenWatcher(
+        job, Console(file=shown), show_progress=False, show_output=False, greeting=lambda: lines
+    )
+    with screen:
+        screen.tick()
+        lines.append("[hello]")
+        screen.tick()
+        screen.tick()
+    assert shown.getvalue() == "[hello]\n"
+
+
 def test_progress_is_one_rewritten_line_when_there_is_a_terminal(tmp_path: Path) -> None:
     now_s = [0.0]
     shown = io.StringIO()

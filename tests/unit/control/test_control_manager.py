@@ -213,6 +213,23 @@ def test_the_fastest_goes_on_alone_when_exchanging_costs_more_than_the_others_sa
     assert {one.trouble for one in run.state.oversight.spares} == {"exchange"}
 
 
+def test_a_network_that_makes_steps_several_times_as_long_is_noticed_in_the_first_steps():
+    run = Run(exclusion_cost_s=2.0)
+    run.hop_s[:] = 8.0
+    run.measure(5)
+    assert run.state.members == (0,)
+    assert run.said("exclude")[0].numbers["step"] <= 4
+
+
+def test_a_slow_worker_is_watched_for_longer_than_a_slow_network():
+    run = Run(exclusion_cost_s=2.0)
+    run.slowdown[3] = 100.0
+    run.measure(5)
+    assert run.state.members == (0, 1, 2, 3), "the first steps of a process may be slow"
+    run.measure(10)
+    assert run.state.members == (0, 1, 2)
+
+
 def test_members_that_are_left_out_for_what_exchanging_costs_are_not_asked_back_at_once():
     run = costly(2.0, steps=12)
     assert len(run.state.members) == 1
@@ -261,7 +278,7 @@ def test_a_worker_with_a_bad_link_is_excluded_when_its_computing_is_as_usual():
     assert run.said("compute_trouble") == []
     assert len(run.said("link_trouble")) == 1
     (decision,) = run.said("exclude")
-    assert "the hops of worker 1 take 2 s, the others' 0.01 s" in decision.reason
+    assert "a MiB takes 2 s over the link of worker 1, 0.01 s over the others'" in decision.reason
 
 
 def test_a_link_that_is_a_little_slower_is_said_and_nobody_is_excluded():

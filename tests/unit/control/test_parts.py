@@ -3,13 +3,21 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.control import ControlOptions, ControlState, StepMeasured, WorkersJoined, decide
-from gangline.control.shares.parts import divide, divide_by_speed, is_worth_changing, least_parts
+from gangline.control.shares.parts import (
+    divide,
+    divide_by_speed,
+    is_worth_changing,
+    least_parts,
+    least_share,
+    paces,
+)
 from gangline.spec.errors import UsageError
 
 SPEEDS = st.dictionaries(st.integers(0, 9), st.floats(1e-3, 1e3), min_size=1, max_size=6)
@@ -97,6 +105,36 @@ def test_a_teams_part_is_what_its_members_can_do_as_in_one_group() -> None:
         5: pytest.approx(20, abs=2),
         7: pytest.approx(10, abs=2),
     }
+
+
+def test_a_slow_team_makes_fewer_steps_rather_than_steps_of_a_few_samples() -> None:
+    costs = {0: 0.001, 1: 0.001, 2: 0.001, 3: 0.1}
+    teams = {worker: team((worker,), costs, steps=40) for worker in costs}
+    by_speed = divide_by_speed(128, teams)
+    assert by_speed is not None
+    assert by_speed[3] <= 2
+    least = least_share(128, 4, minimum=1)
+    assert least == 16, "half of an equal part"
+    parts = divide_by_speed(128, teams, minimum=least)
+    assert parts is not None
+    assert parts[3] == 16
+    assert sum(parts.values()) == 128
+    assert least_share(128, 4, minimum=20) == 20
+
+
+def test_a_workers_memory_goes_before_its_least_share() -> None:
+    costs = {0: 0.001, 1: 0.1}
+    small = msgspec.structs.replace(team((1,), costs, steps=40), max_samples=np.array([5]))
+    parts = divide_by_speed(64, {0: team((0,), costs, steps=40), 1: small}, minimum=16)
+    assert parts == {0: 59, 1: 5}
+
+
+def test_the_pace_of_a_team_is_what_it_makes_with_its_present_part() -> None:
+    costs = {0: 0.001, 1: 0.004}
+    found = paces({0: team((0,), costs, steps=40), 1: team((1,), costs, steps=40)})
+    assert found is not None
+    assert found[0] / found[1] == pytest.approx(4, rel=0.1)
+    assert paces({0: team((0,), costs, steps=0)}) is None
 
 
 def test_nothing_is_divided_before_enough_was_measured() -> None:

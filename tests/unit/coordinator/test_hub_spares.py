@@ -22,11 +22,13 @@ from gangline.coordinator.sanity import check_message
 from gangline.protocol.messages import (
     Dismissed,
     Failed,
+    FetchState,
     Goodbye,
     Measured,
     Ready,
     Refused,
     Shown,
+    StateOffered,
     ViewPublished,
 )
 from gangline.spec.errors import UsageError
@@ -216,3 +218,29 @@ def test_the_status_says_who_is_a_spare() -> None:
     ward.show(1.0, times=GOOD_SHOWINGS)
     ward.train(3)
     assert [worker.state for worker in ward.hub.status().workers][ILL] == "training"
+
+
+def test_members_learn_where_the_spares_are_and_spares_who_has_the_state() -> None:
+    ward = excluded()
+    published = ward.last(0, ViewPublished)
+    assert set(published.spares) == {ILL}
+    offer = StateOffered(step=60, spares=(ILL, 77))
+    check_message(offer)
+    ward.say(0, offer)
+    fetch = ward.last(ILL, FetchState)
+    assert (fetch.source, fetch.step) == (0, 60)
+    assert not ward.has(1, FetchState)
+    ward.say(ILL, offer)
+    assert ward.last(ILL, FetchState) is fetch, "who is no member has nothing to offer"
+
+
+def test_nobody_is_asked_to_fetch_a_state_who_is_gone() -> None:
+    ward = excluded()
+    ward.hub.disconnect(ILL)
+    ward.say(0, StateOffered(step=60, spares=(ILL,)))
+    assert not ward.has(ILL, FetchState)
+
+
+def test_a_member_cannot_offer_to_more_workers_than_there_can_be() -> None:
+    with pytest.raises(UsageError, match="step"):
+        check_message(StateOffered(step=-1, spares=()))

@@ -4,17 +4,13 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from gangline.launch import bringing
-from gangline.launch.bringing import select_files
+from gangline.launch.code import select_files
 from gangline.launch.program import Program
 from gangline.spec.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -28,7 +24,7 @@ def program(tmp_path: Path) -> Program:
 
 
 def names(program: Program, *include: str) -> list[str]:
-    return [file.name for file in select_files(program, include)]
+    return [file.name for file in select_files(program, [Path(one) for one in include])]
 
 
 def test_without_git_the_script_goes_alone_with_what_is_named(program: Program) -> None:
@@ -54,7 +50,6 @@ def test_names_outside_and_names_of_nothing_are_refused(program: Program, patter
         names(program, pattern)
 
 
-def test_too_much_is_refused(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bringing, "MAX_BYTES", 4)
+def test_too_much_is_refused(program: Program) -> None:
     with pytest.raises(UsageError, match="would be brought"):
-        names(program)
+        select_files(program, max_bytes=4)

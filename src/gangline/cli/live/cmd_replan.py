@@ -82,7 +82,11 @@ def _shown(request: ReplanRequest) -> str:
 
 def _nodes_of(run_dir: Path) -> list[str]:
     """The name of each worker's node, as the launcher wrote it down."""
-    started = [event for event in read_run(run_dir, notes=[]) if isinstance(event, RunStarted)]
+    started = [
+        event
+        for event in read_run(run_dir, notes=[])
+        if isinstance(event, RunStarted) and not event.is_joining
+    ]
     if not started:
         raise LogError(
             f"the log in {run_dir} does not say which nodes the workers are on, so a plan's nodes "

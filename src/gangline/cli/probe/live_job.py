@@ -124,7 +124,11 @@ def _link(found: SurveyedLink, times_s: list[float]) -> Link:
 
 def name_workers(run_dir: Path, workers: Iterable[int]) -> dict[int, str]:
     """Each worker's name: that of its node, numbered where it has several; else its own number."""
-    started = [event for event in read_run(run_dir, notes=[]) if isinstance(event, RunStarted)]
+    started = [
+        event
+        for event in read_run(run_dir, notes=[])
+        if isinstance(event, RunStarted) and not event.is_joining
+    ]
     nodes = started[-1].nodes if started else []
     names: dict[int, str] = {}
     for worker in workers:

@@ -2,40 +2,41 @@
 """`gangline join`: starts workers on this machine that take part in a job running elsewhere."""
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import typer
 from typer.core import TyperCommand
 
 from gangline.cli.contact import Contact
+from gangline.cli.devices import DevicesFlag
 from gangline.cli.flag_groups import FlagGroup, grouped
+from gangline.cli.notices import NoticeDeadlineFlag, NoticeFlag
 from gangline.cli.output import JsonFlag, say
+from gangline.cli.run.arriving import arrived, find_place, find_run, link_of
+from gangline.cli.run.bringing import BringFlags, Bringing
 from gangline.cli.run.cmd_run import launch
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
 from gangline.cli.tls_options import enrol
 from gangline.engines.job import Job
-from gangline.files.announcement import Announcement, read_announcement
 from gangline.files.tls import TlsFiles
-from gangline.files.tokens import WORKER_TOKEN
 from gangline.launch.certificates import own_files
-from gangline.launch.folder import make_run_dir
+from gangline.launch.devices import find_gpus, placed
 from gangline.launch.program import find_program
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.config import (
     DEFAULT_MAX_AWAY_S,
+    ChecksConfig,
+    ComputeConfig,
     ExchangeConfig,
     RunConfig,
     SurvivalConfig,
     check_transport,
 )
-from gangline.spec.errors import LaunchError, UsageError
-
-
-class _RunningJob(msgspec.Struct):
-    """What of a coordinator's status matters to who joins."""
-
-    run: str
+from gangline.spec.devices import AUTO as DEVICES_AUTO
+from gangline.spec.devices import check_devices
+from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
+from gangline.spec.wire import WireSettings, parse_ports
 
 
 class _JoinCommand(ProgramCommand):
@@ -75,10 +76,10 @@ class JoinTlsFlags(FlagGroup, frozen=True, kw_only=True):
 
     def files(self, contact: Contact, folder: Path) -> TlsFiles | None:
         """This machine's certificates; None where the job does without TLS."""
-        if self.tls_ca is None and self.tls_cert is None and self.tls_key is None:
+        if contact.authority is None and self.tls_cert is None and self.tls_key is None:
             return None
         if self.tls_cert is not None or self.tls_key is not None:
-            return own_files(self.tls_cert, self.tls_key, self.tls_ca)
+            return own_files(self.tls_cert, self.tls_key, contact.authority)
         return enrol(contact, folder)
 
 
@@ -100,6 +101,13 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
     transport: Annotated[
         str | None, typer.Option(help="What moves the gradients, as in the running job.")
     ] = None
+    wire_ports: Annotated[
+        str | None,
+        typer.Option(help="The ports that these workers may listen on, such as 20000-20100."),
+    ] = None
+    devices: DevicesFlag = DEVICES_AUTO
+    notice: NoticeFlag = None
+    notice_deadline: NoticeDeadlineFlag = DEFAULT_NOTICE_S
     run_dir: Annotated[
         Path | None, typer.Option(help="The folder for these workers' logs (runs/join-TIME).")
     ] = None
@@ -108,23 +116,37 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
         """What these workers are asked."""
         node = Node(name="join", speed=self.speed, workers=self.workers)
         check_transport(self.transport, name="--transport")
-        return RunConfig(
+        for notice in self.notice or ():
+            check_notice(notice, name="--notice")
+        check_notice_s(self.notice_deadline, name="--notice-deadline")
+        check_devices(self.devices, name="--devices")
+        config = RunConfig(
             cluster=Cluster(nodes=(node,)),
+            compute=ComputeConfig(devices=self.devices),
             exchange=ExchangeConfig(transport=self.transport),
-            survival=SurvivalConfig(max_away_s=self.max_away),
+            wire=WireSettings(
+                ports=None if self.wire_ports is None else parse_ports(self.wire_ports)
+            ),
+            survival=SurvivalConfig(
+                max_away_s=self.max_away,
+                notices=tuple(self.notice or ()),
+                notice_s=self.notice_deadline,
+            ),
         )
+        return placed(config, is_described="workers" in self.given, gpus=find_gpus())
 
 
 def join(
     coordinator: Annotated[
         str,
         typer.Argument(
-            metavar="HOST:PORT|RUN_DIR",
-            help="Where the job's coordinator is, or its run folder, which says so.",
+            metavar="LINK|HOST:PORT|RUN_DIR",
+            help="The link to the job, where its coordinator is, or its run folder.",
         ),
     ],
     script: Annotated[
-        Path | None, typer.Argument(help="The script that the job's workers run.")
+        Path | None,
+        typer.Argument(help="The script that the job's workers run; else it is brought here."),
     ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Its arguments, passed on untouched.")
@@ -138,7 +160,12 @@ def join(
             help="The file with the workers' token (token; of a run folder: the one in it)."
         ),
     ] = None,
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(help="A file with the link's secret, if the link has none; - is a pipe."),
+    ] = None,
     options: JoinFlags,
+    code: BringFlags,
     show_output: Annotated[
         bool,
         typer.Option(
@@ -148,66 +175,40 @@ def join(
     as_json: JsonFlag = False,
 ) -> None:
     """Add workers on this machine to a job, before it begins or while it runs."""
-    place = find_place(coordinator, token_file, has_tls=tls.tls_ca is not None)
-    contact = Contact(url=place.url, token_file=place.token_file, authority=tls.tls_ca)
-    program = find_program(script, arguments, module, verb="join ADDRESS")
-    config = options.config()
-    run = _find_run(contact)
-    _, folder = make_run_dir(Path("join"), name=None, run_dir=options.run_dir)
-    job = Job(
-        config=msgspec.structs.replace(config, run=run),
-        run_dir=folder.resolve(),
-        script=program.script,
-        module=program.module,
-        arguments=program.arguments,
-        tls=tls.files(contact, folder),
-        coordinator=contact.url,
-        token=place.token_file.resolve(),
-        announced_in=place.folder,
+    link = link_of(
+        coordinator, authority=tls.tls_ca, token_file=token_file, secret_file=secret_file
     )
-    if not as_json:
-        say(f"joining {run} at {place.url.partition('://')[2]}")
-    launch(job, show_output=show_output, as_json=as_json)
-
-
-class _Place(NamedTuple):
-    """Where a job's coordinator is, and how it is found again."""
-
-    url: str
-    token_file: Path
-    folder: Path | None
-    """The run folder, if it can be reached from here: the coordinator announces itself there."""
-
-
-def find_place(address: str, token_file: Path | None, *, has_tls: bool) -> _Place:
-    """From an address and a token file, or a run folder, which has both."""
-    folder = Path(address)
-    if folder.is_dir():
-        url = read_announcement(folder).url
-        return _Place(url, token_file or folder / WORKER_TOKEN, folder.resolve())
-    token = token_file or Path(WORKER_TOKEN)
-    url = coordinator_url(address, has_tls=has_tls)
-    # A token that lies where a coordinator announces itself lies in its run folder.
-    is_beside = Announcement.path_in(token.parent).is_file()
-    return _Place(url, token, token.parent.resolve() if is_beside else None)
-
-
-def coordinator_url(address: str, *, has_tls: bool = False) -> str:
-    """The address of a coordinator, from what people write."""
-    bare = address.removeprefix("ws://").removeprefix("wss://")
-    host, _, port = bare.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(
-            f"{address!r} is not an address of a coordinator: write HOST:PORT, as `gangline up` "
-            "prints it, such as 10.0.0.5:7700, or the job's run folder"
+    place = None
+    if link is None:
+        place = find_place(coordinator, token_file, has_tls=tls.tls_ca is not None)
+    program = None
+    if script is not None or module is not None:
+        program = find_program(script, arguments, module, verb="join ADDRESS")
+    config = options.config()
+    with arrived(
+        link, place, authority=tls.tls_ca, secret_file=secret_file, run_dir=options.run_dir
+    ) as (contact, folder):
+        run = find_run(contact)
+        offered = code.compared(contact)
+        workplace = None
+        if program is None:
+            bringing = Bringing(offered, contact, folder.resolve(), run, code.yes, as_json)
+            program, workplace = bringing.bring()
+        checks = ChecksConfig(
+            samples=offered.compare_samples, allow_differences=code.allow_differences
         )
-    return f"{'wss' if has_tls or address.startswith('wss:') else 'ws'}://{host}:{port}"
-
-
-def _find_run(contact: Contact) -> str:
-    """The name of the job; asking for it proves that address and token are right."""
-    document = contact.ask("/api/status")
-    try:
-        return msgspec.json.decode(document, type=_RunningJob).run
-    except msgspec.DecodeError as error:
-        raise LaunchError(f"what answers at {contact.url} is no coordinator: {error}") from error
+        job = Job(
+            config=msgspec.structs.replace(config, run=run, checks=checks),
+            run_dir=folder.resolve(),
+            script=program.script,
+            module=program.module,
+            arguments=program.arguments,
+            folder=workplace,
+            tls=tls.files(contact, folder),
+            coordinator=contact.url,
+            token=contact.token_file.resolve(),
+            announced_in=None if place is None else place.folder,
+        )
+    if not as_json:
+        say(f"joining {run} at {contact.url.partition('://')[2]}")
+    launch(job, show_output=show_output, as_json=as_json)

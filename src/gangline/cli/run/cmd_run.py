@@ -20,7 +20,7 @@ from gangline.cli.run.flags import (
     SurvivalFlags,
 )
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
-from gangline.cli.run.progress import ScreenWatcher
+from gangline.cli.run.progress import Greeting, ScreenWatcher
 from gangline.cli.tls_options import TlsFlags
 from gangline.emulation.scaling import describe_scale
 from gangline.engines.engine import Engine
@@ -98,12 +98,21 @@ def launch(
     *,
     show_output: bool,
     as_json: bool,
+    greeting: Greeting = lambda: (),
     make_engine: Callable[[Watcher], Engine] | None = None,
 ) -> None:
-    """Runs a job and tells about it; ends the command with the job's exit code."""
+    """Runs a job and tells about it; ends the command with the job's exit code.
+
+    The `greeting` is shown as soon as it says something.
+    """
     console = err() if as_json else out()
     with ScreenWatcher(
-        job, console, show_progress=not as_json, show_output=show_output, is_quiet=as_json
+        job,
+        console,
+        show_progress=not as_json,
+        show_output=show_output,
+        is_quiet=as_json,
+        greeting=greeting,
     ) as screen:
         result = run_job(job, watcher=screen, make_engine=make_engine)
     if as_json:

@@ -36,7 +36,7 @@ def configured(
         names = {name: getattr(own, name) for name in ("certificate", "key", "authority")}
         document["wire"] = {**document.get("wire", {}), **names}
     try:
-        return resolve(config_of(document))
+        return resolve(config_of(document), is_described="cluster" in document)
     except UsageError as error:
         raise type(error)(_in_words(str(error), all_groups, file=file)) from error
 

@@ -37,7 +37,7 @@ def print_end(job: Job, result: JobResult, *, show_traceback: bool) -> None:
     summary = read_summary(job.run_dir)
     for line in summary_lines(summary) if summary is not None else []:
         say(line)
-    say(f"run folder: {_shown_path(job.run_dir)}")
+    say(f"run folder: {shown_path(job.run_dir)}")
 
 
 def end_document(job: Job, result: JobResult) -> dict[str, Any]:
@@ -119,10 +119,10 @@ def _print_cause(job: Job, cause: WorkerResult, *, show_traceback: bool) -> None
         console.print(Text(shown))
     if len(job.speeds) > 1:
         console.print(Text("the other workers were stopped"))
-    console.print(Text(f"all it wrote: {_shown_path(log)}"))
+    console.print(Text(f"all it wrote: {shown_path(log)}"))
 
 
-def _shown_path(path: Path) -> Path:
+def shown_path(path: Path) -> Path:
     """Relative to the working folder, where it is inside it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path

@@ -7,13 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
+from gangline.cli.devices import DevicesFlag
 from gangline.cli.flag_groups import FlagGroup, Sets
+from gangline.cli.notices import NoticeDeadlineFlag, NoticeFlag
 from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.cli.run.numbers import parse_numbers
 from gangline.spec.cluster import Cluster
 from gangline.spec.config import AUTO, ExchangeConfig, HostsConfig, SurvivalConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import FaultPlan
+from gangline.spec.notice import DEFAULT_NOTICE_S
 from gangline.spec.wire import parse_ports
 
 
@@ -28,6 +31,7 @@ class ClusterFlags(FlagGroup, frozen=True, kw_only=True):
         Path | None, typer.Option(help="A TOML file that describes the nodes instead.")
     ] = None
     workers: Annotated[int | None, typer.Option(help="Workers per node (1).")] = None
+    devices: Annotated[DevicesFlag, Sets("compute.devices")] = AUTO
     quota: Annotated[
         bool,
         typer.Option("--quota", help="Hold workers to their speeds by CPU quotas, not by pacing."),
@@ -191,6 +195,8 @@ class SurvivalFlags(FlagGroup, frozen=True, kw_only=True):
         ),
         Sets("survival.non_finite"),
     ] = None
+    notice: Annotated[NoticeFlag, Sets("survival.notices")] = None
+    notice_deadline: Annotated[NoticeDeadlineFlag, Sets("survival.notice_s")] = DEFAULT_NOTICE_S
     detector: Annotated[DetectorFlag, Sets("manager.detector")] = DEFAULT_DETECTOR
     everybody: Annotated[EverybodyFlag, Sets("manager.everybody")] = False
 

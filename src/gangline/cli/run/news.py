@@ -22,6 +22,8 @@ _SAID_AS = {
     "choose_sync": "auto: ",
     "keep_sync": "auto: ",
     "lose_team": "",
+    "refuse_logs": "",
+    "take_logs": "",
 }
 """What is said, and what comes before its reason."""
 

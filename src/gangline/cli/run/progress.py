@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rich.live import Live
@@ -16,13 +17,12 @@ from rich.text import Text
 
 from gangline.cli.run.interrupts import InterruptFilter
 from gangline.cli.run.news import News
-from gangline.eventlog import log_path, tail_events
+from gangline.eventlog import events_dir, log_path, tail_events
 from gangline.files.plainfile import open_plain
 from gangline.spec.errors import LogError
 from gangline.spec.event import StepDone, ViewAdopted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from rich.console import Console
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from gangline.engines.job import Job
     from gangline.engines.result import WorkerResult
 
+Greeting = Callable[[], Iterable[str]]
+"""What is to be shown once, as soon as it is known; nothing until then."""
 _WINDOW_S = 5.0
 _TERMINAL_INTERVAL_S = 0.25
 _PLAIN_INTERVAL_S = 10.0
@@ -194,8 +196,12 @@ class ScreenWatcher:
         show_progress: bool,
         show_output: bool,
         is_quiet: bool = False,
+        greeting: Greeting = lambda: (),
     ) -> None:
         self._job = job
+        self._greeting = greeting
+        self._is_greeted = False
+        self._is_following = False
         self._console = console
         self._is_quiet = is_quiet
         self._shows_all = show_output
@@ -228,12 +234,26 @@ class ScreenWatcher:
 
     def tick(self) -> None:
         """Shows what is new."""
+        if not self._is_greeted:
+            for line in self._greeting():
+                self._is_greeted = True
+                self._console.print(Text(line))
         for follower in self._followers.values():
             follower.tick()
         for line in () if self._news is None else self._news.take():
             self._console.print(Text(line, style="dim"))
         if self._progress is not None:
+            self._follow_joined()
             self._progress.tick()
+
+    def _follow_joined(self) -> None:
+        """A worker that joins is given its number by the coordinator: its log tells which."""
+        if self._job.coordinator is None or self._is_following:
+            return
+        logs = sorted(events_dir(self._job.run_dir).glob("worker-*.jsonl"))
+        if logs:
+            self._is_following = True
+            self._feed.follow(logs[0])
 
     def begins(self, come: int) -> None:
         """Shows how many are here: the first step waits for all."""
@@ -243,11 +263,12 @@ class ScreenWatcher:
             self._feed.stage = f"preparing: all {come} workers are here"
 
     def main_is(self, worker: int) -> None:
-        """From here on, this worker's output and progress are shown; unless it is elsewhere."""
+        """From here on, this worker's progress is shown, and what it prints, unless it is elsewhere."""
         self._feed.stage = "prepared: the first step is under way"
+        if self._job.coordinator is None:  # of who joined, the log is sent here
+            self._feed.follow(log_path(self._job.run_dir, f"worker {worker}"))
         if worker not in self._followers:
             return
-        self._feed.follow(log_path(self._job.run_dir, f"worker {worker}"))
         for number, follower in self._followers.items():
             if not self._shows_all:
                 follower.show(number == worker)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gangline.cli.output import out, print_json
-from gangline.coordinator.recording import count_torn
+from gangline.coordinator.kept.recording import count_torn
 from gangline.coordinator.server.input_log import FOLDER, recorded_files
 from gangline.simulation.recorded import Difference, Replayed, replay
 from gangline.spec.errors import LogError, UsageError

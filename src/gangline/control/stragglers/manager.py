@@ -14,7 +14,8 @@ it may be over soon. So it is waited for `PATIENCE` steps at least, and until th
 excluding and taking back would: `exclusion_cost_s`. Whoever recovers before that was right to be waited
 for, and whoever does not has cost at most twice what was unavoidable. Workers that have been like that
 all the time are not waited for: `QUICK_PATIENCE` steps that say the same are enough, where they have
-cost as much as a new group does.
+cost as much as a new group does. And where what they exchange makes steps several times as long,
+`EVIDENT_PATIENCE` steps are: over a slow network, each may take many seconds.
 
 Each time the same worker is excluded, it stays out for twice as long at least.
 """
@@ -47,8 +48,10 @@ if TYPE_CHECKING:
 
 EXCLUSION_GAIN = 0.05
 """How much shorter a step must get without workers, and with a spare that exchanging costs too much."""
-PATIENCE, QUICK_PATIENCE = 10, 5
+PATIENCE, QUICK_PATIENCE, EVIDENT_PATIENCE = 10, 5, 2
 """Steps in a row for which that must hold."""
+EVIDENT_GAIN = 0.6
+"""Where exchanging makes steps so much longer, few of them are enough: noise does not do that."""
 QUICK_COST = 0.1
 """The part of `exclusion_cost_s` that `QUICK_PATIENCE` goes with: what a new group costs at once."""
 GOOD_SHOWINGS = 3
@@ -74,7 +77,7 @@ def climb(state: ControlState, step: int, now: float) -> tuple[ControlState, lis
         return state, [], False  # nothing is known of this cut yet: the accounts stay as they are
     found = _find_surplus(state)
     state = _count(state, found)
-    if found is None or not _is_enough(state, found.leaving):
+    if found is None or not _is_enough(state, found):
         return state, [], False
     if state.options.whole is not None and not _is_lowered(state, found):
         return *_lower_rate(state, found, step, now), False
@@ -110,13 +113,24 @@ def note_spare(
 
 
 def _find_surplus(state: ControlState) -> Selection | None:
-    """The members without which a step would be shortest, if that is worth it."""
-    if int(state.speeds.observed.min()) < SETTLED:
+    """The members without which a step would be shortest, if that is worth it.
+
+    Speeds are known when they have settled. What is exchanged shows in the first steps.
+    """
+    observed = int(state.speeds.observed.min())
+    if observed < EVIDENT_PATIENCE:
         return None
     found = find_surplus(state)
     if found is None or found.prospect.exclusion_gain <= EXCLUSION_GAIN:
         return None
-    return found
+    return found if observed >= SETTLED or _is_evident(state, found) else None
+
+
+def _is_evident(state: ControlState, found: Selection) -> bool:
+    """Whether it is what they exchange that makes steps several times as long."""
+    return found.prospect.exclusion_gain >= EVIDENT_GAIN and all(
+        trouble_of(state, rank, found.prospect) != COMPUTE for rank in found.leaving
+    )
 
 
 def _count(state: ControlState, found: Selection | None) -> ControlState:
@@ -133,11 +147,12 @@ def _count(state: ControlState, found: Selection | None) -> ControlState:
     return _with(state, msgspec.structs.replace(oversight, lost_s=lost_s, lost_steps=lost_steps))
 
 
-def _is_enough(state: ControlState, leaving: tuple[int, ...]) -> bool:
+def _is_enough(state: ControlState, found: Selection) -> bool:
     """Whether all of these have cost enough; those to whom something happened must have cost more."""
-    oversight, ranks = state.oversight, np.array(leaving)
+    oversight, ranks = state.oversight, np.array(found.leaving)
     flagged = oversight.in_trouble[COMPUTE][ranks] | oversight.in_trouble[LINK][ranks]
-    patience = np.where(flagged, PATIENCE, QUICK_PATIENCE)
+    quick = EVIDENT_PATIENCE if _is_evident(state, found) else QUICK_PATIENCE
+    patience = np.where(flagged, PATIENCE, quick)
     cost_s = state.options.exclusion_cost_s
     least_s = np.where(flagged, cost_s, QUICK_COST * cost_s)
     is_patient = oversight.lost_steps[ranks] >= patience

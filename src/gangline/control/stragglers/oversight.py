@@ -90,7 +90,7 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     measured_s: tuple[float, ...]
     """When the last steps were measured, the newest last."""
     hop_s: Floats
-    """How long a hop of each member takes, lately; NaN where nobody says."""
+    """How many seconds a MiB takes over each member's links, lately; NaN where nobody says."""
     exchange_s: Floats
     """How long the exchanges of these members took lately, the newest last; NaN before the first."""
     lately: tuple[Floats, ...]

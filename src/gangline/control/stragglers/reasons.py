@@ -34,8 +34,8 @@ def why_excluded(state: ControlState, found: Selection, rank: int) -> str:
     if trouble == LINK:
         others = np.delete(oversight.hop_s, rank)
         cause = (
-            f"the hops of worker {worker} take {oversight.hop_s[rank]:.4g} s, the others' "
-            f"{np.median(others):.4g} s"
+            f"a MiB takes {oversight.hop_s[rank]:.4g} s over the link of worker {worker}, "
+            f"{np.median(others):.4g} s over the others'"
         )
     elif trouble == EXCHANGE:
         cause = (

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.control import ControlOptions
+from gangline.coordinator.kept.records import Founded, Greeted, Lowered, Readied
 from gangline.coordinator.members.greeting import check_elastic, check_hello, number_of
 from gangline.coordinator.members.table import WorkerTable
-from gangline.coordinator.records import Founded, Greeted, Lowered, Readied
 from gangline.protocol.messages import Gathered
 from gangline.protocol.status import WorkerStatus
 from gangline.spec.errors import UsageError
@@ -18,8 +18,8 @@ from gangline.spec.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gangline.coordinator.memory import Memory
-    from gangline.coordinator.records import Journal
+    from gangline.coordinator.kept.memory import Memory
+    from gangline.coordinator.kept.records import Journal
     from gangline.coordinator.settings import Settings
     from gangline.protocol.messages import Hello, Ready
     from gangline.spec.exchange.address import WireAddress

@@ -16,7 +16,9 @@ import msgspec
 from starlette.responses import PlainTextResponse
 
 from gangline.coordinator.server.limits import Allowance, Limits, limited_body
+from gangline.files.invitations import WrongSecretError
 from gangline.files.tokens import OBSERVER_TOKEN, OPERATOR_TOKEN, find_token, make_token
+from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,10 +26,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gangline.coordinator.server.entrance import Entrance
+    from gangline.files.invitations import Invitations
 
 _READING = ("GET", "HEAD", "OPTIONS")
 _log = logging.getLogger("gangline.coordinator")
-_UNKNOWN, _FORBIDDEN, _TOO_LARGE, _TOO_MANY = 401, 403, 413, 429
+_UNKNOWN, _FORBIDDEN, _SPENT, _TOO_LARGE, _TOO_MANY = 401, 403, 410, 413, 429
+ENTRANCE = "/api/enter"
+"""Where the secret of an invitation is given, in place of a token."""
 
 
 class Role(enum.IntEnum):
@@ -43,9 +48,11 @@ class Role(enum.IntEnum):
         return f"{'a' if self is Role.WORKER else 'an'} {self.name.lower()}"
 
 
-NEEDED: dict[str, Role] = dict.fromkeys(
-    ("/ws/worker", "/api/busy", "/api/certificate"), Role.WORKER
-)
+NEEDED: dict[str, Role] = {
+    **dict.fromkeys(("/ws/worker", "/api/busy", "/api/certificate", "/api/events"), Role.WORKER),
+    **dict.fromkeys(("/api/code", "/api/code/files"), Role.WORKER),
+    "/api/invitations": Role.OPERATOR,
+}
 """Paths whose role is not that of their method: to read, observer; anything else, operator."""
 
 
@@ -95,9 +102,18 @@ def needed_role(scope: Scope) -> Role:
 class AccessGate:
     """Lets nobody past who does not bring the token for what it wants, and nobody too often."""
 
-    def __init__(self, app: ASGIApp, *, keys: Keys, entrance: Entrance, limits: Limits) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        keys: Keys,
+        entrance: Entrance,
+        limits: Limits,
+        invitations: Invitations,
+    ) -> None:
         self._app = app
         self._keys = keys
+        self._invitations = invitations
         self._entrance = entrance
         self._limits = limits
         self._allowance = Allowance(limits.requests_per_s, burst=limits.request_burst)
@@ -119,7 +135,9 @@ class AccessGate:
                 raise
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
-        role, needed = self._keys.role_of(_bearer(scope)), needed_role(scope)
+        if scope["path"] == ENTRANCE and scope["type"] == "http":
+            return self._refusal_of_guest(scope)
+        role, needed = self._keys.role_of(bearer(scope)), needed_role(scope)
         host = scope["client"][0]
         if role is None:
             return _refuse(_UNKNOWN, "the run's token is missing or wrong")
@@ -130,13 +148,28 @@ class AccessGate:
             )
         if not self._allowance.take((host, role)):
             return _refuse(_TOO_MANY, "too many requests: wait a second and ask again")
+        return self._refusal_of_size(scope)
+
+    def _refusal_of_guest(self, scope: Scope) -> PlainTextResponse | None:
+        """Whoever has no invitation stays a stranger, and its refusals are counted as such."""
+        try:
+            invitation = self._invitations.check(bearer(scope))
+        except WrongSecretError as error:
+            return _refuse(_UNKNOWN, str(error))
+        except UsageError as error:
+            return _refuse(_SPENT, str(error))
+        if not self._allowance.take((scope["client"][0], invitation.name)):
+            return _refuse(_TOO_MANY, "too many requests: wait a second and ask again")
+        return self._refusal_of_size(scope)
+
+    def _refusal_of_size(self, scope: Scope) -> PlainTextResponse | None:
         if _announced_bytes(scope) > self._limits.body_bytes:
             return _refuse(_TOO_LARGE, f"a request has at most {self._limits.body_bytes} bytes")
         return None
 
 
-def _bearer(scope: Scope) -> bytes:
-    """The token that a request brings; nothing where it brings none, or several."""
+def bearer(scope: Scope) -> bytes:
+    """The token or secret that a request brings; nothing where it brings none, or several."""
     values = [value for name, value in scope["headers"] if name == b"authorization"]
     if len(values) != 1:
         return b""

@@ -10,8 +10,10 @@ import msgspec
 from gangline.coordinator.server.driver import Driver
 from gangline.coordinator.server.serve import CoordinatorServer
 from gangline.coordinator.settings import Settings
+from gangline.files.addresses import own_addresses
 from gangline.files.config import PROFILE_FILE, read_config
 from gangline.spec.config import RunConfig
+from gangline.spec.link import is_wildcard
 from gangline.spec.profile import ClusterProfile
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 0
     """0 takes a free one."""
+    announced: str | None = None
+    """The address of this machine that is announced; None: the one that is listened on."""
 
     @classmethod
     def of_run(cls, run_dir: Path) -> Post:
@@ -44,8 +48,19 @@ class Post(msgspec.Struct, frozen=True, kw_only=True):
             config=config,
             reserved=config.num_own,
             profile=ClusterProfile.from_file(path) if is_planned else None,
-            host=config.hosts.listen_at[0],
+            host=config.listen_at[0],
+            announced=announced_host(config.listen_at[0]),
         )
+
+
+def announced_host(host: str) -> str | None:
+    """Where the workers of this machine find a coordinator that listens on all interfaces.
+
+    They listen on the interface that faces it, which must be one that others reach.
+    """
+    if not is_wildcard(host):
+        return None
+    return next(iter(own_addresses()), "127.0.0.1")
 
 
 def assemble(
@@ -65,4 +80,5 @@ def assemble(
         port=post.port,
         tls=tls,
         lifeline=lifeline,
+        run_dir=run_dir,
     )

@@ -28,9 +28,11 @@ from gangline.coordinator.inputs import (
 from gangline.coordinator.outgoing import OVER
 from gangline.coordinator.outputs import Admitted, Refusal, Send, Stumbled
 from gangline.coordinator.sanity import check_message
+from gangline.coordinator.server.events_door import EventsDoor
 from gangline.coordinator.server.limits import Bucket, Limits
 from gangline.coordinator.server.openapi import document
 from gangline.coordinator.server.reaching import CallBack
+from gangline.coordinator.server.streams import Streams
 from gangline.protocol.lifeline import Dissolve
 from gangline.protocol.messages import FromCoordinator, Hello, Refused, decode_from_worker, encode
 from gangline.protocol.status import (
@@ -81,6 +83,13 @@ class Desk:
         self._is_dissolved = False
         self._limits = limits
         self._authority = authority
+        self._streams = Streams(
+            driver.run_dir,
+            run=driver.run,
+            machine_of=driver.coordinator.machine_of,
+            limits=limits,
+            tell=driver.write,
+        )
         self._call_back = CallBack()
         self._queues: dict[int, asyncio.Queue[FromCoordinator]] = {}
         self._deaf: set[int] = set()
@@ -98,6 +107,7 @@ class Desk:
             Route("/api/survey", self.survey, methods=["GET", "POST"]),
             Route("/api/busy", self.busy, methods=["POST"]),
             Route("/api/certificate", self.certificate, methods=["POST"]),
+            Route("/api/events", EventsDoor(self._streams).post, methods=["POST"]),
             Route("/api/reach", self._call_back.answer),
             WebSocketRoute("/ws/worker", self.worker),
         ]
@@ -213,7 +223,9 @@ class Desk:
 
     def _follow(self, lifeline: Lifeline) -> None:
         """Does what the launcher says, and tells it how the job stands."""
-        standing = self._driver.standing()
+        standing = msgspec.structs.replace(
+            self._driver.standing(), num_sending=self._streams.num_sending
+        )
         # Said one look later than it was done, so that the messages are on their way.
         if self._is_dissolved:
             standing = msgspec.structs.replace(standing, is_dissolved=True)

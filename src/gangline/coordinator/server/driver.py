@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.coordinator.coordinator import Coordinator
+from gangline.coordinator.kept.records import NoJournal
 from gangline.coordinator.outputs import Keep, KeepPlan, Stumbled, Write
-from gangline.coordinator.records import NoJournal
 from gangline.coordinator.server.input_log import InputLog
 from gangline.coordinator.server.journal import open_journal
 from gangline.eventlog import EventWriter, NullWriter, log_path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gangline.coordinator.settings import Settings
     from gangline.eventlog import EventSink
     from gangline.protocol.lifeline import Standing
+    from gangline.spec.event import Event
     from gangline.spec.plan import Plan
 
 PLAN_NAME = "plan.json"
@@ -37,8 +38,8 @@ class Driver:
 
     def __init__(self, settings: Settings, run_dir: Path | None = None) -> None:
         """Goes on where the run folder's journal ends."""
-        run = settings.run
-        self._run_dir = run_dir
+        self.run = run = settings.run
+        self.run_dir = run_dir
         self._events: EventSink = NullWriter()
         if run_dir is not None:
             source = "coordinator"
@@ -60,6 +61,10 @@ class Driver:
     def standing(self) -> Standing:
         """How the job stands, for whoever started it."""
         return self.coordinator.standing(time.time())
+
+    def write(self, event: Event) -> None:
+        """Writes to the coordinator's event log what no decision of the job is."""
+        self._events.write(event)
 
     def close(self) -> None:
         """Closes what is recorded."""
@@ -87,9 +92,9 @@ class Driver:
         return True
 
     def _keep_plan(self, plan: Plan) -> None:
-        if self._run_dir is None:
+        if self.run_dir is None:
             return
-        path = self._run_dir / PLAN_NAME
+        path = self.run_dir / PLAN_NAME
         try:
             replace_plain(path, msgspec.json.format(msgspec.json.encode(plan), indent=2))
         except OSError as error:  # training must not end because of this

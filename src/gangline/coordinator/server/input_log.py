@@ -8,7 +8,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from gangline.coordinator.recording import Entry, digest, framed, opening_of
+from gangline.coordinator.kept.recording import Entry, digest, framed, opening_of
 from gangline.files.plainfile import open_plain
 from gangline.version import VERSION
 

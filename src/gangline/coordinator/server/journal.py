@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.coordinator.compaction import still_needed
-from gangline.coordinator.records import AnyRecord, Ended
+from gangline.coordinator.kept.compaction import still_needed
+from gangline.coordinator.kept.records import AnyRecord, Ended
 from gangline.files.plainfile import open_plain, read_plain
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision

@@ -8,7 +8,15 @@ import socket
 
 import msgspec
 
-from gangline.protocol.lifeline import AnyOrder, Dissolve, Line, ProcessEnded, Serve, Standing
+from gangline.protocol.lifeline import (
+    AnyOrder,
+    Depart,
+    Dissolve,
+    Line,
+    ProcessEnded,
+    Serve,
+    Standing,
+)
 
 BEAT_S = 0.2
 """How often the launcher is told that the coordinator lives, where there is nothing new to tell."""
@@ -37,7 +45,7 @@ class Lifeline:
             if is_readable and self._has_ended():
                 return None
 
-    def take_orders(self) -> list[ProcessEnded | Dissolve]:
+    def take_orders(self) -> list[ProcessEnded | Dissolve | Depart]:
         """What the launcher has said since the last time."""
         orders, self._orders = self._orders + self._line.receive(), []
         return [one for one in orders if not isinstance(one, Serve)]

@@ -47,6 +47,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     message_burst: float = 4000.0
     unread: int = 1024
     """So many messages wait for a worker that does not read; then its connection is closed."""
+    log_bytes_per_s: float = 1 << 20
+    """Of event logs, per machine; more is to be sent later."""
+    log_burst_bytes: float = 8 << 20
+    log_bytes: int = 16 << 30
+    """Of event logs, per machine, in all; what comes then is counted and dropped."""
 
 
 class Bucket:
@@ -58,11 +63,11 @@ class Bucket:
         self._level = burst
         self._filled_s = now
 
-    def take(self, now: float) -> bool:
-        """Takes one, if there is one."""
+    def take(self, now: float, amount: float = 1.0) -> bool:
+        """Takes one, if there is one; a larger amount is owed, and nothing is there until it fills."""
         if self.missing_s(now) > 0:
             return False
-        self._level -= 1
+        self._level -= amount
         return True
 
     def missing_s(self, now: float) -> float:

@@ -7,6 +7,13 @@ from typing import Any
 
 import msgspec
 
+from gangline.protocol.joining import (
+    EnterAnswer,
+    InvitationAnswer,
+    InvitationRequest,
+    InvitationStatus,
+    WithdrawRequest,
+)
 from gangline.protocol.status import (
     BusyRequest,
     CalledBack,
@@ -18,6 +25,7 @@ from gangline.protocol.status import (
     SurveyStatus,
     SyncRequest,
 )
+from gangline.protocol.streaming import EventsAnswer, EventsRequest
 
 _REFUSALS = {
     "400": "what was sent cannot be read",
@@ -25,9 +33,13 @@ _REFUSALS = {
     "403": "the token is that of another role",
     "408": "the request came too slowly",
     "409": "it cannot be done; the text says why",
+    "410": "the invitation is used up, expired or withdrawn",
     "413": "the request is too large",
     "429": "too many requests",
+    "507": "the run folder's disk is full",
 }
+
+_NEEDS_SECRET = "Needs the secret of an invitation as its bearer token."
 
 
 def document() -> dict[str, Any]:
@@ -41,6 +53,13 @@ def document() -> dict[str, Any]:
         SurveyStatus,
         CertificateRequest,
         CertificateAnswer,
+        EventsRequest,
+        EventsAnswer,
+        EnterAnswer,
+        InvitationRequest,
+        InvitationAnswer,
+        InvitationStatus,
+        WithdrawRequest,
         CalledBack,
     )
     _, components = msgspec.json.schema_components(
@@ -97,6 +116,15 @@ def document() -> dict[str, Any]:
                     answer="CertificateAnswer",
                 )
             },
+            "/api/events": {
+                "post": _operation(
+                    "Takes the event logs of a machine that joined.",
+                    role="worker",
+                    request="EventsRequest",
+                    answer="EventsAnswer",
+                )
+            },
+            **_invitation_paths(),
             "/api/reach": {
                 "get": _operation(
                     "Calls back who asks, at the address that it is seen from and the `port` of the "
@@ -113,10 +141,50 @@ def document() -> dict[str, Any]:
     }
 
 
+def _invitation_paths() -> dict[str, Any]:
+    return {
+        "/api/code": {"get": _operation("The list of the job's code; or null.", role="worker")},
+        "/api/code/files": {
+            "get": _operation("What is in its files, one after the other.", role="worker")
+        },
+        "/api/enter": {
+            "post": _operation(
+                "Gives the secret of an invitation, in place of a token, for what workers need.",
+                role="guest",
+                answer="EnterAnswer",
+            )
+        },
+        "/api/invitations": {
+            "get": _operation("All invitations: a list.", role="operator", is_list=True),
+            "post": _operation(
+                "Makes an invitation.",
+                role="operator",
+                request="InvitationRequest",
+                answer="InvitationAnswer",
+            ),
+        },
+        "/api/invitations/withdraw": {
+            "post": _operation(
+                "Has an invitation let nobody in any more.",
+                role="operator",
+                request="WithdrawRequest",
+                answer="InvitationStatus",
+            )
+        },
+    }
+
+
 def _operation(
-    summary: str, *, role: str, request: str | None = None, answer: str | None = None
+    summary: str,
+    *,
+    role: str,
+    request: str | None = None,
+    answer: str | None = None,
+    is_list: bool = False,
 ) -> dict[str, Any]:
     answered: dict[str, Any] = {"type": "object"} if answer is None else _reference(answer)
+    if is_list:
+        answered = {"type": "array"}
     responses: dict[str, Any] = {
         "200": {"description": "done", "content": {"application/json": {"schema": answered}}}
     }
@@ -125,7 +193,9 @@ def _operation(
         responses[code] = {"description": text, "content": plain}
     operation: dict[str, Any] = {
         "summary": summary,
-        "description": f"Needs the token of the role {role}, or of one above it.",
+        "description": _NEEDS_SECRET
+        if role == "guest"
+        else f"Needs the token of the role {role}, or of one above it.",
         "responses": responses,
     }
     if request is not None:

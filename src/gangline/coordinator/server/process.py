@@ -12,6 +12,7 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -23,6 +24,7 @@ from gangline.files.announcement import Announcement
 from gangline.files.tls import read_tls_files, server_tls
 from gangline.files.tokens import WORKER_TOKEN
 from gangline.spec.errors import GanglineError
+from gangline.spec.link import bracketed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,12 +49,19 @@ def serve(
     keys = Keys.in_folder(run_dir, worker_file=token_file or run_dir / WORKER_TOKEN)
     files = read_tls_files(run_dir)
 
-    def on_ready(url: str) -> None:
+    def on_ready(listened: str) -> None:
+        url = listened if post.announced is None else _at(listened, post.announced)
         Announcement(run=post.config.run, url=url, pid=os.getpid()).write(run_dir)
         announce(url)
 
     tls = None if files is None else server_tls(files)
     assemble(post, run_dir, keys=keys, tls=tls, lifeline=lifeline).run(on_ready)
+
+
+def _at(url: str, host: str) -> str:
+    """The same port at another address of this machine."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{bracketed(host)}:{parts.port}"
 
 
 def serve_launcher(post: Post, run_dir: Path, descriptor: int) -> None:

@@ -15,11 +15,15 @@ from gangline.coordinator.server.access import AccessGate, Keys
 from gangline.coordinator.server.desk import Desk
 from gangline.coordinator.server.entrance import Entrance
 from gangline.coordinator.server.limits import Limits
+from gangline.coordinator.server.reception import Reception
+from gangline.files.invitations import Invitations
 from gangline.protocol.messages import MAX_MESSAGE_BYTES
 from gangline.spec.errors import LaunchError
+from gangline.spec.link import bracketed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from gangline.coordinator.server.driver import Driver
     from gangline.coordinator.server.lifeline import Lifeline
@@ -43,13 +47,17 @@ class CoordinatorServer:
         tls: ServerTls | None = None,
         limits: Limits | None = None,
         lifeline: Lifeline | None = None,
+        run_dir: Path | None = None,
     ) -> None:
-        """`lifeline` leads to the launcher that started this process, if one did."""
+        """`lifeline` leads to the launcher that started this process, if one did.
+
+        The run folder keeps the invitations; without one they are forgotten with the server.
+        """
         self.driver = driver
         limits = limits or Limits()
         self._socket = _bind(host, port)
         scheme = "ws" if tls is None else "wss"
-        self.url = f"{scheme}://{_in_url(host)}:{self._socket.getsockname()[1]}"
+        self.url = f"{scheme}://{bracketed(host)}:{self._socket.getsockname()[1]}"
         desk = Desk(
             driver,
             limits=limits,
@@ -59,11 +67,20 @@ class CoordinatorServer:
         self.entrance = Entrance(
             self._socket, limits=limits, tls=None if tls is None else tls.context
         )
+        invitations = Invitations(run_dir)
+        reception = Reception(
+            invitations,
+            run=driver.run,
+            token=keys.worker,
+            authority="" if tls is None else tls.authority_pem,
+            run_dir=run_dir,
+        )
         app = AccessGate(
-            Starlette(routes=desk.routes, lifespan=desk.lifespan),
+            Starlette(routes=[*desk.routes, *reception.routes], lifespan=desk.lifespan),
             keys=keys,
             entrance=self.entrance,
             limits=limits,
+            invitations=invitations,
         )
         self._server = _GuardedServer(_config(app, limits), self.entrance)
         self._thread: threading.Thread | None = None
@@ -142,13 +159,11 @@ def _config(app: AccessGate, limits: Limits) -> uvicorn.Config:
     )
 
 
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
 def _bind(host: str, port: int) -> socket.socket:
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if host == "::":  # all interfaces, of IPv4 too
+        listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     try:
         listening.bind((host, port))
         listening.listen(128)

@@ -13,10 +13,11 @@ from gangline.control.shares.parts import (
     divide_by_speed,
     is_worth_changing,
     least_parts,
+    least_share,
+    paces,
 )
 from gangline.control.sync.rounds import Report, Round, RoundClock
-from gangline.coordinator.outgoing import Outgoing
-from gangline.coordinator.records import (
+from gangline.coordinator.kept.records import (
     Closed,
     Merged,
     RoundsLost,
@@ -24,6 +25,7 @@ from gangline.coordinator.records import (
     TeamLost,
     TeamsFounded,
 )
+from gangline.coordinator.outgoing import Outgoing
 from gangline.coordinator.teams.attendance import RETURN_S, Attendance
 from gangline.coordinator.teams.chronicle import Chronicle
 from gangline.coordinator.teams.leaderreach import LeaderReach
@@ -47,7 +49,8 @@ from gangline.spec.view import Whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gangline.coordinator.records import AnyRecord, Journal
+    from gangline.control import ControlState
+    from gangline.coordinator.kept.records import AnyRecord, Journal
     from gangline.coordinator.teams.founding import ScopePlan
     from gangline.coordinator.teams.team import Team
     from gangline.eventlog import EventSink
@@ -225,10 +228,18 @@ class Teams:
         return [Outgoing(worker, message) for message in told]
 
     def _grant(self, team: Team, asked: LeaseAsked) -> list[Outgoing]:
-        part = team.batch / max(1, sum(one.batch for one in self.active))
         is_paused = self._regrouping is not None
+        part = self._part_of(team)
         granted = self.lending.grant(team, asked, part=part, is_paused=is_paused)
         return [] if granted is None else team.tell(granted)
+
+    def _part_of(self, team: Team) -> float:
+        """A team's part of all teams' speed; before that is measured, of the batch."""
+        known = self._known()
+        found = paces(known) if len(known) == len(self.active) else None
+        if found is None or team.number not in found:
+            return team.batch / max(1, sum(one.batch for one in self.active))
+        return found[team.number] / sum(found.values())
 
     # --- rounds ----------------------------------------------------------------------------------
 
@@ -440,11 +451,10 @@ class Teams:
         if now - self._divided_s < DIVIDE_EVERY_S:
             return []
         self._divided_s = now
-        states = {team.number: team.mind.control for team in teams}
-        known = {number: state for number, state in states.items() if state is not None}
+        known = self._known()
         if len(teams) < 2 or len(known) < len(teams):
             return []
-        better = divide_by_speed(self._global_batch, known)
+        better = divide_by_speed(self._global_batch, known, minimum=self._least_share)
         present = {team.number: team.batch for team in teams}
         if better is None or not is_worth_changing(present, better):
             return []
@@ -453,6 +463,21 @@ class Teams:
         shown = ", ".join(f"team {number} {part}" for number, part in better.items())
         return self.settle(f"samples per step by the teams' speeds: {shown}")
 
+    def _known(self) -> dict[int, ControlState]:
+        """What is measured of each team that trains."""
+        states = {team.number: team.mind.control for team in self.active}
+        return {number: state for number, state in states.items() if state is not None}
+
+    @property
+    def _least_share(self) -> int:
+        """The fewest samples of a worker; where teams wait for each other's steps, as few as can be."""
+        teams = self.active
+        minimum = max((team.minimum for team in teams), default=1)
+        if self._merges.has_stops:
+            return minimum
+        count = sum(len(team.members) for team in teams)
+        return least_share(self._global_batch, count, minimum=minimum)
+
     def settle(self, reason: str) -> list[Outgoing]:
         """Tells every team its place in the whole, where that is another one than it was told."""
         teams, self._unsettled = self.active, None
@@ -460,7 +485,7 @@ class Teams:
         if missing and teams:
             speeds = {team.number: float(team.batch) for team in teams}
             sizes = {team.number: len(team.members) for team in teams}
-            least = least_parts(self._global_batch, sizes, minimum=teams[0].minimum)
+            least = least_parts(self._global_batch, sizes, minimum=self._least_share)
             parts = divide(self._global_batch, speeds, least)
             for team in teams:
                 team.batch = parts[team.number]

@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control.sync.rounds import Round
-from gangline.coordinator.records import Leased, Merged
+from gangline.coordinator.kept.records import Leased, Merged
 from gangline.spec.event import Decision, LeaseReturned, RoundEnded, SamplesLeased
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from gangline.control.sync.rounds import RoundClock
-    from gangline.coordinator.records import AnyRecord
+    from gangline.coordinator.kept.records import AnyRecord
     from gangline.eventlog import EventSink
     from gangline.spec.leases import Lease
 

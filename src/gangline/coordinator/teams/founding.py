@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gangline.control.shares.parts import divide, least_parts
-from gangline.coordinator.records import TeamFounded, TeamsFounded
+from gangline.control.shares.parts import divide, least_parts, least_share
+from gangline.coordinator.kept.records import TeamFounded, TeamsFounded
 from gangline.coordinator.teams.team import Team
 from gangline.planning.structure.relaxing import groups_by_place
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.structure import Structure, fit
-from gangline.spec.sync import IN_STEP
+from gangline.spec.sync import IN_STEP, LOCAL
 from gangline.spec.view import Whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gangline.coordinator.hub import Hub
+    from gangline.coordinator.kept.records import AnyRecord, Journal
     from gangline.coordinator.outgoing import Outgoing
-    from gangline.coordinator.records import AnyRecord, Journal
     from gangline.coordinator.teams.team import TeamFactory
     from gangline.protocol.messages import Hello, Ready
     from gangline.spec.profile import ClusterProfile
@@ -126,18 +126,20 @@ class Founder:
         return "none" if self.structure is None else self.structure.compression
 
     def found(
-        self, groups: Sequence[Structure], ready: Mapping[int, Ready]
+        self, groups: Sequence[Structure], ready: Mapping[int, Ready], sync: Sync
     ) -> tuple[dict[int, Team], list[Outgoing]]:
         """Makes each group a team. Raises UsageError where the batch is too small for them."""
         assert self._first is not None
-        global_batch = self._first.global_batch
+        global_batch, minimum = self._first.global_batch, self._first.minimum
+        if all(rate.kind != LOCAL for rate in sync.rates) and self._first.shares is None:
+            minimum = least_share(global_batch, len(ready), minimum=minimum)
         parts = divide(
             global_batch,
             {i: self._speed(group.workers, ready) for i, group in enumerate(groups)},
             least_parts(
                 global_batch,
                 {i: len(group.workers) for i, group in enumerate(groups)},
-                minimum=self._first.minimum,
+                minimum=minimum,
             ),
         )
         teams: dict[int, Team] = {}

@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control.sync.leasing import LeaseBook
-from gangline.coordinator.records import Closed, Emptied, Leased, Merged, TeamLost
+from gangline.coordinator.kept.records import Closed, Emptied, Leased, Merged, TeamLost
 from gangline.protocol.messages import LeaseGranted
 from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease
 
 if TYPE_CHECKING:
-    from gangline.coordinator.records import AnyRecord, Journal
+    from gangline.coordinator.kept.records import AnyRecord, Journal
     from gangline.coordinator.teams.chronicle import Chronicle
     from gangline.coordinator.teams.team import Team
     from gangline.protocol.messages import LeaseAsked, Reached

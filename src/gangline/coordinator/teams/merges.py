@@ -16,7 +16,7 @@ from gangline.protocol.messages import RoundClosed, RoundOpened
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gangline.coordinator.records import Merged
+    from gangline.coordinator.kept.records import Merged
     from gangline.coordinator.teams.team import Team
     from gangline.protocol.messages import Hello
     from gangline.spec.sync import Sync
@@ -150,6 +150,11 @@ class Merges:
                 due.append(scope)
             taken |= numbers
         return due
+
+    @property
+    def has_stops(self) -> bool:
+        """Whether teams stop by themselves, after so many steps, to be merged."""
+        return any(scope.clock.stops_teams for scope in self.scopes)
 
     def set_rates(self, sync: Sync) -> None:
         """The same teams are held together in another way."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.coordinator.hub import Hub
+from gangline.coordinator.kept.records import InTeam, TeamFounded
 from gangline.coordinator.outgoing import Outgoing
-from gangline.coordinator.records import InTeam, TeamFounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from gangline.coordinator.kept.records import AnyRecord, Journal
     from gangline.coordinator.mind import Mind
-    from gangline.coordinator.records import AnyRecord, Journal
     from gangline.coordinator.settings import Settings
     from gangline.eventlog import EventSink
     from gangline.protocol.messages import FromCoordinator, Hello, OfTeam, Reached, Ready

@@ -126,6 +126,9 @@ class HostsEngine:
         """Whether a worker is stopped by a signal: that is not seen from here."""
         return False
 
+    def ask_to_end(self) -> None:
+        """The coordinator asks workers to leave, wherever they are: nothing more is needed."""
+
     def wait(
         self, timeout_s: float | None = None, *, is_hurried: Callable[[], bool] = lambda: False
     ) -> bool:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from gangline.coordinator.coordinator import Coordinator
 from gangline.coordinator.inputs import Connected, Disconnected, Input, Said, StepsReported, Tick
+from gangline.coordinator.kept.records import Published
 from gangline.coordinator.outputs import Keep, Refusal, Send, Stumbled, Write
-from gangline.coordinator.records import Published
 from gangline.coordinator.settings import Settings
 from gangline.protocol.messages import Measured, Metrics, Pong, ViewPublished
 from gangline.spec.errors import GanglineError
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gangline.control import ControlOptions
+    from gangline.coordinator.kept.records import AnyRecord
     from gangline.coordinator.outputs import Output
-    from gangline.coordinator.records import AnyRecord
     from gangline.protocol.messages import FromCoordinator, FromWorker
     from gangline.simulation.engine.member import Member
     from gangline.simulation.world import World

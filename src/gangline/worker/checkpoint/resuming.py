@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 _ERRORS: dict[str, type[GanglineError]] = {
     kind.__name__: kind for kind in (LogError, MismatchError, UsageError)
 }
-_FREE = ("gangline_version", "torch_version", "shares", "min_share", "sync_batchnorm")
+_FREE = (
+    *("gangline_version", "torch_version", "data_set_samples"),
+    *("shares", "min_share", "sync_batchnorm"),
+)
 """What may differ from the run that wrote the checkpoint."""
 _WHAT_TO_DO = {
     "data_set_length": "give the same data set",

@@ -93,6 +93,16 @@ class Checkpointer:
         is_busy = self._thread is not None and self._thread.is_alive()
         if not is_due or is_busy or self._session.group.rank != 0:
             return
+        self._take(position, snapshot, membership)
+
+    def keep_last(self, position: Position, snapshot: Snapshot, membership: Membership) -> None:
+        """Nobody will have the state of the job after this: keeps it, due or not, and waits for it."""
+        self.close()
+        if position.step > self._last_step:
+            self._take(position, snapshot, membership)
+            self.close()
+
+    def _take(self, position: Position, snapshot: Snapshot, membership: Membership) -> None:
         self._last_step = position.step
         started_s = time.perf_counter()
         try:

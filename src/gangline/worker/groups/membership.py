@@ -16,10 +16,11 @@ from torch import Tensor
 
 from gangline.collectives import GroupKey
 from gangline.collectives.transports import make_group
-from gangline.protocol.messages import Failed
+from gangline.protocol.messages import Failed, FetchState
 from gangline.spec.errors import ExchangeError, MismatchError
 from gangline.spec.event import Regrouped
 from gangline.spec.position import BETWEEN, VOID
+from gangline.worker.groups.handing_down import fetch
 from gangline.worker.groups.regroup import Results, Truth, become_alike
 from gangline.worker.session import now
 
@@ -80,6 +81,8 @@ class Membership:
         if session.client is not None:
             session.client.entered = group
             session.client.team = team
+        self.num_truths = 0
+        """How often this worker was told where the others are, and became like them."""
         self.results: Results = {}
         self._old_results: Results = {}
         """Small ones of calls between epochs that are long past."""
@@ -141,18 +144,34 @@ class Membership:
         stopped = client.await_stop(_VERDICT_S)
         return lost if stopped is None else MismatchError(stopped.reason)
 
-    def recover(self, position: Position) -> tuple[View, Truth] | None:
-        """Waits for a new group with this worker in it, and enters it; None: this worker may go."""
+    def recover(self, position: Position) -> tuple[View | None, Truth] | None:
+        """Waits for a new group with this worker in it, and enters it; None: this worker may go.
+
+        Or it is told, in no group, where the others are, and has their state: then there is no view.
+        """
         client = self._session.client
         assert client is not None
         while True:
             worker = self._session.place.worker
-            view = self._probation.await_group(client, self.group, worker=worker)
-            if view is None:
+            found = self._probation.await_group(client, self.group, worker=worker)
+            if found is None:
                 return None
-            truth = self.enter(view, position)
+            if isinstance(found, FetchState):
+                view, truth = None, self._fetch(found)
+            else:
+                view, truth = found, self.enter(found, position)
             if truth is not None:
                 return view, truth
+
+    def _fetch(self, offer: FetchState) -> Truth | None:
+        """Takes over the state with which the others begin an epoch; None where that failed."""
+        found = fetch(self._session, offer, group=self.group)
+        if found is None:
+            return None
+        self._snapshot.load(found.state)
+        self.results, self._old_results = found.results, {}
+        self.num_truths += 1
+        return Truth(found.position, found.results, was_behind=True, num_behind=0)
 
     def enter(self, view: View, position: Position) -> Truth | None:
         """Leaves the old group for that of `view`; None where that one failed already."""
@@ -188,7 +207,7 @@ class Membership:
                     self._introduction,
                     self._snapshot,
                     position=position,
-                    results={**self._old_results, **self.results},
+                    results=self.known_results,
                     has_state=self._has_state,
                     found_anew=lambda group: self._refounding.begin(
                         group, is_team=view.whole is not None
@@ -200,6 +219,7 @@ class Membership:
             return None
         self.results, self._old_results = truth.results, {}  # the old ones are among them
         self._has_state = True
+        self.num_truths += 1
         self._record(view, truth)
         self._broken_s = self._error = None
         return truth
@@ -213,6 +233,11 @@ class Membership:
             self.results[key] = self._session.communicator.call(exchange)
         result: T = self.results[key]
         return result
+
+    @property
+    def known_results(self) -> Results:
+        """Those of calls that are kept, for who is behind."""
+        return {**self._old_results, **self.results}
 
     def knows(self, key: tuple[Any, ...]) -> bool:
         """Whether the result of a call is kept."""

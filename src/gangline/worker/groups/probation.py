@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from gangline.protocol.messages import FetchState
     from gangline.spec.view import View
     from gangline.worker.faults import Faults
     from gangline.worker.line.client import ControlClient
@@ -45,16 +46,22 @@ class Probation:
         self._time_once()  # memory is allocated, kernels are chosen
         self._first_s = min(self._time_once() for _ in range(_TRIES))
 
-    def await_group(self, client: ControlClient, last: int, *, worker: int) -> View | None:
+    def await_group(
+        self, client: ControlClient, last: int, *, worker: int
+    ) -> View | FetchState | None:
         """Waits for a view of a newer group than `last` with this worker in it; None: it may go.
 
-        Who was put out may wait for long, as long as the coordinator is there.
+        Who was put out may wait for long, as long as the coordinator is there. Meanwhile a member may
+        have the state with which an epoch begins for it.
         """
         deadline_s = time.monotonic() + VIEW_WAIT_S
         while True:
             found = client.poll_group(last, worker=worker, timeout_s=SHOW_S)
             if found is not None:
                 return found[0]
+            offer = client.take_offer()
+            if offer is not None:
+                return offer
             if client.is_out(worker, last=last):
                 client.send(Shown(slowdown=self.measure()))
                 deadline_s = time.monotonic() + VIEW_WAIT_S

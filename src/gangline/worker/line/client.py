@@ -28,6 +28,7 @@ from gangline.protocol.messages import (
     CheckpointWritten,
     Dismissed,
     Failed,
+    FetchState,
     Finished,
     FromCoordinator,
     FromTeam,
@@ -158,6 +159,7 @@ class ControlClient:
         self._published: dict[int, ViewPublished] = {}
         self._answers: dict[int, CheckpointAnswered] = {}
         self._saved: dict[str, SavedBy | None] = {}
+        self._offer: FetchState | None = None
         self._refusal: LaunchError | MismatchError | None = None
         self._stopped: Stopped | None = None
         self._is_dissolved = False
@@ -269,6 +271,23 @@ class ControlClient:
         if found is not None:
             self._isolation.go_on()
         return found
+
+    @property
+    def spares(self) -> dict[int, WireAddress]:
+        """How those are reached that wait outside of the newest view."""
+        published = self._published.get(self.newest_view)
+        return {} if published is None else published.spares
+
+    def take_offer(self) -> FetchState | None:
+        """Who has the state with which an epoch begins, for a spare that waits; said once."""
+        offer, self._offer = self._offer, None
+        if offer is not None:
+            self._isolation.go_on()
+        return offer
+
+    def is_awaited(self, last: int, *, worker: int) -> bool:
+        """Whether there is a newer group than `last` with this worker in it, or it may go."""
+        return self.has_moved or self._poll(lambda: self._find_group(last, worker), 0.0) is not None
 
     def wait_end(self, last: int, *, worker: int, timeout_s: float) -> View | None:
         """The script is over: waits for a view of a newer group than `last`; None: it may end."""
@@ -518,6 +537,8 @@ class ControlClient:
                 self._hello = msgspec.structs.replace(self._hello, worker=message.worker)
             elif isinstance(message, CheckpointAnswered):
                 self._answers[message.step] = message
+            elif isinstance(message, FetchState):
+                self._offer = message
             elif isinstance(message, SavedBy):
                 self._saved[message.path] = message
             elif isinstance(message, ToTeam):

@@ -57,11 +57,14 @@ class BatchWalk:
 
     def hand_out(self, handout: Handout, weight: float | Future[float], batch: Any) -> None:
         """The loop gets a batch: to compute it now, or behind those that it has fetched before."""
+        joins_void, self._progress.joins_void = self._progress.joins_void, False
         self._batches.add(handout, weight, batch, is_void=self._is_filling)
         self._last_two = (self._last_two[1], handout)
         self._gear.clock.handed_out()
         if self._batches.present is None:
             self._take_up()
+        if joins_void:
+            self._recovery.void()
 
     def fill(self, handout: Handout, batch: Any) -> None:
         """The loop gets a batch that counts nothing, where there are no more for it."""
@@ -161,10 +164,12 @@ class BatchWalk:
     def _finish_step(self, handout: Handout) -> None:
         gear, progress, departure = self._gear, self._progress, self._gear.departure
         self._count_step(handout)
-        if self._membership.is_broken and not departure.has_left:
+        if self._recovery.needs_group and not departure.has_left:
             self._recovery.recover()
         view = gear.views.at(progress.position.step)
         if not departure.has_left and departure.is_due(view):
+            if departure.is_allowed:
+                self._keeping.keep_last()
             self._recovery.part()
         elif view.group != self._membership.group and not departure.has_left:
             self._recovery.enter(view)

@@ -55,10 +55,10 @@ class Cutting:
     def agree_on_order(self, exchange: Callable[[Group], T], key: tuple[str, int]) -> T:
         """What the workers have drawn as the order of an epoch."""
         progress, membership = self._progress, self._gear.membership
-        group = membership.group
+        truths = membership.num_truths
         order = self._calls.make(exchange, key)
         # Where the group was lost meanwhile, the job may stand elsewhere: then the epoch is cut anew.
-        is_void = progress.is_void and membership.group != group
+        is_void = progress.is_void and membership.num_truths != truths
         progress.is_cut_off = is_void or progress.is_past
         return order
 

@@ -120,15 +120,25 @@ class EpochWalk:
         progress.num_between = 0
         self._first_step = progress.position.step
         was_past = progress.is_past or progress.overtaken[0] > progress.position.handed_out
-        progress.is_past, progress.is_void = epoch < progress.position.epoch, False
+        progress.is_past = epoch < progress.position.epoch
+        progress.is_void = progress.is_told = False
         progress.is_in_epoch = not progress.is_past
         progress.arrive()
+        self._hand_down()
         if was_past and (progress.is_past or progress.position.start):
             snapshot.restore()  # what the loop did at the end of past epochs was done already
         elif not progress.is_past:
             snapshot.by_hand.note()
             snapshot.by_hand.note_states()
             snapshot.take()  # with what the loop did between the epochs
+
+    def _hand_down(self) -> None:
+        """The spares get the state with which an epoch begins, from the first member."""
+        gear, progress = self._gear, self._progress
+        is_beginning = progress.position.epoch > 0 and progress.position.start == 0
+        is_together = gear.views.newest.whole is None and not gear.membership.is_broken
+        if is_beginning and is_together and not progress.is_past and gear.rank_now() == 0:
+            gear.giver.give(progress.position, gear.membership.known_results)
 
     def _is_ahead(self) -> bool:
         """Whether the loop goes on to the next epoch before it has computed the end of this one."""
@@ -151,13 +161,13 @@ class EpochWalk:
     def _cross(self) -> None:
         """The loop had fetched batches of the next epoch before it computed the last of this one."""
         progress, gear, first = self._progress, self._gear, self._batches.ahead[0]
-        group = gear.membership.group
+        truths = gear.membership.num_truths
         # Where somebody was lost in the last step, that is made again first.
         is_done = progress.position.step >= first.handout.step and not gear.departure.has_left
         is_closed = is_done and self._close()
         if is_closed:
             self._enter(progress.position.epoch)
-        progress.must_cut = not is_closed or first.is_void or gear.membership.group != group
+        progress.must_cut = not is_closed or first.is_void or gear.membership.num_truths != truths
         if progress.must_cut:
             self._batches.void()
 
@@ -210,6 +220,7 @@ class EpochWalk:
             is_closed = self._close()
         progress.must_cut = False  # nothing is cut ahead
         if not is_closed:
+            batches.is_exhausted = False  # there are more to come
             return False
         is_over = progress.is_past or progress.position.epoch >= progress.loop_epoch
         if is_over or self._gear.departure.has_left:
@@ -245,7 +256,7 @@ class EpochWalk:
 
     def _cut_again(self) -> bool:
         """The group broke before the end of the epoch could be cut: True where this worker has left."""
-        if self._gear.membership.is_broken:
+        if self._recovery.needs_group:
             self._recovery.recover()
         if not self._gear.departure.has_left:
             self._recovery.restart()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gangline.worker.faults import Faults
 from gangline.worker.gradients.buffers import Buffers
 from gangline.worker.gradients.exchange import Gradients
+from gangline.worker.groups.handing_down import Giver
 from gangline.worker.groups.leaving import Departure
 from gangline.worker.groups.membership import Membership
 from gangline.worker.groups.probation import Probation
@@ -44,6 +45,7 @@ class Gear:
     buffers: Buffers
     snapshot: Snapshot
     membership: Membership
+    giver: Giver
     departure: Departure
     mode: Mode
     clock: StepClock
@@ -118,6 +120,7 @@ def equip(
         buffers=buffers,
         snapshot=snapshot,
         membership=membership,
+        giver=Giver(session, snapshot),
         departure=Departure(session),
         mode=Mode(session, prepared, views, membership, snapshot, company=company),
         clock=StepClock(),

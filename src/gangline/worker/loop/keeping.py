@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gangline.worker.sync.strategy import KeptAt
+
 if TYPE_CHECKING:
     from gangline.worker.checkpoint.writer import Checkpointer
     from gangline.worker.loop.gear import Gear
     from gangline.worker.loop.progress import Progress
-    from gangline.worker.sync.strategy import KeptAt
 
 
 class Keeping:
@@ -22,10 +23,23 @@ class Keeping:
 
     def offer(self, moment: KeptAt) -> None:
         """The loop is between two batches, or two epochs, as `moment` says."""
-        gear, strategy = self._gear, self._gear.mode.strategy
-        is_right = moment is strategy.kept_at and strategy.is_first
-        if self.checkpointer is not None and is_right and not gear.gradients.has_kept:
+        if self.checkpointer is not None and self._can_keep(moment):
+            gear = self._gear
             self.checkpointer.offer(self._progress.position, gear.snapshot, gear.membership)
+
+    def keep_last(self) -> None:
+        """The loop is between two steps, and this worker is the last that has the state of the job."""
+        gear, progress = self._gear, self._progress
+        if self.checkpointer is None or progress.is_void or gear.session.group.size > 1:
+            return
+        if self._can_keep(KeptAt.STEP):
+            self.checkpointer.keep_last(progress.position, gear.snapshot, gear.membership)
+
+    def _can_keep(self, moment: KeptAt) -> bool:
+        """Whether the state of this worker is that of the whole job."""
+        strategy = self._gear.mode.strategy
+        is_right = moment is strategy.kept_at and strategy.is_first
+        return is_right and not self._gear.gradients.has_kept
 
     def close(self) -> None:
         """Waits until what was begun is written."""

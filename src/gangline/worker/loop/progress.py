@@ -30,6 +30,11 @@ class Progress:
     """Up to which step and call the others were ahead when this worker joined them. Set by recovery."""
     is_void: bool = False
     """Whether the attempt at this batch counts nothing. Set by recovery, until the next batch."""
+    joins_void: bool = False
+    """Whether the next batch counts nothing: the others have it, for a group that is no more.
+
+    Set by recovery. They may call each other in it, and this worker must make the same calls.
+    """
     must_cut: bool = False
     """Whether what was cut ahead was cut for a group that is no more.
 
@@ -42,6 +47,13 @@ class Progress:
 
     Set where an epoch is left.
     """
+    is_told: bool = False
+    """Whether this worker is a spare, in no group, and was told where the others are.
+
+    Set by recovery: its loop goes on to there, and then waits for more.
+    """
+    is_spare: bool = False
+    """Whether it has become like the others since it was put out, and is in no group still."""
     is_through: bool = False
     """Whether the loop has gone through all epochs that it asked for. Set where it counts them."""
     random: RandomNumbers = field(default_factory=RandomNumbers)

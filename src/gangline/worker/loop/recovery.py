@@ -60,7 +60,7 @@ class Recovery:
     def restart(self) -> None:
         """The loop goes on from the job's position, as if it had just come there."""
         progress = self._progress
-        progress.is_void = progress.is_cut_off = False
+        progress.is_void = progress.is_cut_off = progress.is_told = False
         progress.is_past = progress.loop_epoch <= progress.position.epoch
         progress.is_in_epoch = progress.is_in_epoch and not progress.is_past
         self.forget_attempt()
@@ -69,8 +69,13 @@ class Recovery:
 
     # --- a group ---------------------------------------------------------------------------------
 
+    @property
+    def needs_group(self) -> bool:
+        """Whether the group is lost, and this worker was not told where to go on."""
+        return self._membership.is_broken and not self._progress.is_told
+
     def recover(self) -> None:
-        """The group is lost: finds another one."""
+        """The group is lost: finds another one, or is told as a spare where the others are."""
         if self._gear.handout is not None:
             self.void()  # it was cut for the lost group; passes that were applied are not done again
         self._gear.faults.reach("regroup", self._progress.position.step)
@@ -89,6 +94,8 @@ class Recovery:
                 self.leave()
                 return
             self._settle_in(*found)
+            if self._progress.is_spare:
+                return
             try:
                 self._gear.mode.strategy.resume(self._progress.position)
             except GroupLost:
@@ -121,19 +128,27 @@ class Recovery:
         else:
             self._settle_in(view, truth)
 
-    def _settle_in(self, view: View, truth: Truth) -> None:
+    def _settle_in(self, view: View | None, truth: Truth) -> None:
+        """Goes on from where the others are; without a view as a spare, for itself."""
         progress, buffers = self._progress, self._gear.buffers
         own = progress.position
+        progress.is_told = progress.is_spare = view is None
         progress.overtaken = truth.position[2:4] if truth.was_behind else NOWHERE
+        # A batch is handed out when the step before it is done: they are in it, and this one is not.
+        are_amid = truth.position.handed_out == truth.position.step > own.handed_out
+        progress.joins_void = are_amid and view is not None and self._gear.handout is None
         self._gradients.reset()
         buffers.settle()
-        self._views.restart(view, truth.position.step)
+        if view is not None:
+            self._views.restart(view, truth.position.step)
         progress.must_cut = True  # what was cut ahead was cut for the old group
         buffers.ahead = self._snapshot.ahead if truth.was_behind else buffers.copies()
         if truth.was_behind:
             progress.position = truth.position._replace(handed_out=own.handed_out, calls=own.calls)
         if truth.was_behind or self._gear.handout is not None:
             self.void()  # the present batch was cut for the old group, too
+        if view is None:
+            return
         if self._gear.session.group.rank == 0:
             self.record_view(self._views.latest)
         if truth.was_behind and own.handed_out >= 0 and truth.position.step > own.step + 1:

@@ -139,7 +139,7 @@ class Training:
     def is_apart(self) -> bool:
         """Whether this worker speaks for nobody: others went on without it, or were here before it."""
         is_late = self.progress.is_late and not self.has_left
-        return is_late or self.gear.departure.num_behind is not None
+        return is_late or self.progress.is_spare or self.gear.departure.num_behind is not None
 
     @property
     def is_ended_by_script(self) -> bool:
@@ -229,6 +229,7 @@ class Training:
         sample_state.watch(None)
         self.keeping.close()
         gear.faults.close()
+        gear.giver.close()
         self._foreign.close()
         self._hooks.close()
         gear.departure.close()

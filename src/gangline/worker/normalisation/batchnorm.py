@@ -36,6 +36,11 @@ class Sums(Protocol):
         """How much this worker's gradients count; 0 where its samples count nothing."""
         ...
 
+    @property
+    def is_void(self) -> bool:
+        """Whether somebody was lost: then a sum is this worker's own part, and counts nothing."""
+        ...
+
     def add(self, own: Tensor, *, is_backward: bool) -> Tensor:
         """The sum over all workers of a tensor of double precision in main memory."""
         ...
@@ -56,10 +61,10 @@ def normalise(module: _BatchNorm, x: Tensor, sums: Sums) -> Tensor:
     counts = sums.part() != 0
     with torch.no_grad():
         moments = total_moments(x, counts=counts, add=lambda own: sums.add(own, is_backward=False))
-        if moments.number > 0:
+        if moments.number > 0 and not sums.is_void:
             check_count(moments.number, x)
             track(module, moments)
-        else:  # nobody's samples count: no gradient will, either
+        else:  # nobody's samples count, or somebody was lost: no gradient will count, either
             moments = total_moments(x, counts=True, add=lambda own: own)
         deviation = (moments.variance + module.eps).sqrt_()
     y: Tensor = _Normalise.apply(  # type: ignore[no-untyped-call]

@@ -134,6 +134,11 @@ class SyncedBatchNorms:
         """How much this worker's gradients count."""
         return self._attempt.weight_now()
 
+    @property
+    def is_void(self) -> bool:
+        """Whether the attempt at the present batch has failed."""
+        return self._attempt.is_void
+
     def add(self, own: Tensor, *, layer: int, is_backward: bool) -> Tensor:
         """The sum over all members; `own` where the attempt is void, now or from before."""
         place = self._attempt.place_now()
@@ -189,6 +194,10 @@ class _Layer:
 
     def part(self) -> float:
         return self.norms.weight
+
+    @property
+    def is_void(self) -> bool:
+        return self.norms.is_void
 
     def add(self, own: Tensor, *, is_backward: bool) -> Tensor:
         return self.norms.add(own, layer=self.index, is_backward=is_backward)

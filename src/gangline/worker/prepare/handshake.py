@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import torch
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PIECE_BYTES = 32 << 20
+_UNSAID = ("torch_version", "data_set_samples")
+"""What a worker may leave empty: it is not compared then."""
 _SHORT = 60
 """Up to so many characters a field is shown as it is."""
 
@@ -49,10 +51,13 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
     min_share: int | None = None
     sync_batchnorm: bool = False
     stateful: tuple[str, ...]
+    data_set_samples: str = ""
+    """A hash of some samples; empty where they are not compared."""
 
     def traits(self) -> dict[str, str]:
         """All fields in short, for who does not compare them itself: long ones by their hash."""
-        shown = {name: repr(getattr(self, name)) for name in self.__struct_fields__}
+        every = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown = {name: repr(one) for name, one in every.items() if one or name not in _UNSAID}
         return {
             name: text
             if len(text) <= _SHORT
@@ -78,6 +83,7 @@ _WHAT_TO_DO = {
     "gangline_version": "install the same gangline everywhere",
     "torch_version": "install the same torch everywhere",
     "data_set_length": "give every worker the same data set",
+    "data_set_samples": "give every worker the same data, or start the job with --compare-samples 0",
     "parameters": "build the same model, with the same frozen parameters, on every worker",
     "buffers": "build the same model on every worker",
     "structure": "start all workers with one configuration",
@@ -94,7 +100,8 @@ def compare(group: Group, mine: Introduction | Wishes) -> None:
     for rank, other in enumerate(others):
         for name in mine.__struct_fields__:
             expected, found = getattr(first, name), getattr(other, name)
-            if expected != found:
+            is_said = name not in _UNSAID or (expected and found)
+            if expected != found and is_said:
                 raise MismatchError(
                     f"worker {rank} differs from worker 0 in {name.replace('_', ' ')}: "
                     f"{describe_difference(expected, found)}. "
@@ -197,12 +204,44 @@ def copy_value_to(group: Group, value: Any, *, root: int, to: Sequence[int]) -> 
             _carry_out(value, lambda flat, rank=rank: group.send(flat, rank))  # type: ignore[misc]
         return value
     if group.rank in to:
-        return _carry_in(lambda flat: group.receive(flat, root))
+        return receive_value(group, source=root)
     return None
 
 
+class Parcel(NamedTuple):
+    """A value that is taken apart, and can be sent."""
+
+    document: bytes
+    tensors: list[Tensor]
+
+    @classmethod
+    def copied(cls, value: Any) -> Parcel:
+        """A copy of the value as it is now, in the memory of the host."""
+        document, tensors = pack_state(value)
+        return cls(document, [tensor.to("cpu", copy=True) for tensor in tensors])
+
+    @property
+    def num_bytes(self) -> int:
+        """What is sent of it, but for its shapes."""
+        return len(self.document) + sum(tensor.nbytes for tensor in self.tensors)
+
+
+def send_parcel(group: Group, parcel: Parcel, *, to: int) -> None:
+    """Sends it to one member, who calls `receive_value`."""
+    _carry_parcel(parcel, lambda flat: group.send(flat, to))
+
+
+def receive_value(group: Group, *, source: int) -> Any:
+    """The value that a member sends."""
+    return _carry_in(lambda flat: group.receive(flat, source))
+
+
 def _carry_out(value: Any, carry: Carry) -> None:
-    document, tensors = pack_state(value)
+    _carry_parcel(Parcel(*pack_state(value)), carry)
+
+
+def _carry_parcel(parcel: Parcel, carry: Carry) -> None:
+    document, tensors = parcel
     payload = msgspec.msgpack.encode((document, tensor_specs(tensors)))
     carry(torch.tensor([len(payload)], dtype=torch.int64))
     carry(torch.frombuffer(bytearray(payload), dtype=torch.uint8))

@@ -38,6 +38,7 @@ from gangline.worker.prepare.handshake import (
     copy_state,
     copy_tensors,
 )
+from gangline.worker.prepare.likeness import sample_digest
 from gangline.worker.prepare.objects import sort_objects
 from gangline.worker.prepare.prepared import Prepared
 from gangline.worker.prepare.refusals import (
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from gangline.collectives import Group
+    from gangline.spec.config import ChecksConfig
     from gangline.spec.sync import Sync
     from gangline.worker.samples.order import Order
 
@@ -158,7 +160,7 @@ def set_up(
     layout = build_layout(request.prepared.models, request.prepared.optimizers)
     if session.group.size > 1 or session.is_late:
         check_unwrapped(layout.slots)
-    introduction = _introduce(request, layout)
+    introduction = _introduce(request, layout, session.place.config.checks)
     # Pacing comes first: its hooks must run before those that send the gradients.
     instruments = Instruments(
         pacer=_pace(request.prepared.models, session.place.speed),
@@ -369,11 +371,13 @@ def _least_share(
     )
 
 
-def _introduce(request: Request, layout: Layout) -> Introduction:
+def _introduce(request: Request, layout: Layout, checks: ChecksConfig) -> Introduction:
     options = request.options
+    torch_version = "" if checks.allow_differences else torch.__version__.split("+")[0]
+    samples = sample_digest(request.loader.dataset, request.batching.length, checks.samples)
     return Introduction(
         gangline_version=VERSION,
-        torch_version=torch.__version__.split("+")[0],
+        torch_version=torch_version,
         data_set_length=request.batching.length,
         global_batch=request.global_batch,
         accumulate=options.accumulate,
@@ -393,6 +397,7 @@ def _introduce(request: Request, layout: Layout) -> Introduction:
         min_share=options.min_share,
         sync_batchnorm=options.sync_batchnorm,
         stateful=tuple(type(item).__name__ for item in options.stateful),
+        data_set_samples=samples,
     )
 
 

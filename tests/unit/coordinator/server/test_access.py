@@ -41,6 +41,8 @@ def server() -> Iterator[CoordinatorServer]:
         ("GET", "/openapi.json", Role.OBSERVER),
         ("POST", "/api/leave", Role.OPERATOR),
         ("POST", "/api/certificate", Role.WORKER),
+        ("GET", "/api/invitations", Role.OPERATOR),
+        ("POST", "/api/invitations/withdraw", Role.OPERATOR),
         ("GET", "/no/such/page", Role.OBSERVER),
         ("DELETE", "/no/such/page", Role.OPERATOR),
     ],

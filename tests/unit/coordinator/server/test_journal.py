@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gangline.coordinator.memory import replay
-from gangline.coordinator.records import Ended, Founded, Greeted, Published, Readied
+from gangline.coordinator.kept.memory import replay
+from gangline.coordinator.kept.records import Ended, Founded, Greeted, Published, Readied
 from gangline.coordinator.server import journal as journal_module
 from gangline.coordinator.server.journal import JOURNAL_NAME, FileJournal, open_journal
 from gangline.protocol.messages import PROTOCOL_VERSION, Hello, Ready

@@ -30,6 +30,7 @@ class Worker:
     meeting: Meeting
     rank: int
     weight: float
+    is_void: bool = False
 
     def part(self) -> float:
         return self.weight

@@ -3,34 +3,27 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 import torch
 
-from gangline.collectives import GroupKey, SoloGroup, gather_bytes
+from gangline.collectives import GroupKey, gather_bytes
 from gangline.collectives.compression import Compressor
-from gangline.spec.errors import ExchangeError
 from gangline.spec.exchange.compression import NONE, Compression
 from gangline.spec.exchange.compression_format import ring_bytes
+from gangline.worker.groups.side import SideGroup, SideTask
 from gangline.worker.sync.teams.replica import Copy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from gangline.collectives import Group
     from gangline.collectives.transports import Door
     from gangline.protocol.messages import RoundOpened
 
-_log = logging.getLogger(__name__)
-
 LEVEL = "teams"
-_BREAK_S = 0.002
 
 
 class Mean(NamedTuple):
@@ -43,48 +36,18 @@ class Mean(NamedTuple):
     sent_bytes: int
 
 
-class Exchange:
-    """One round's exchange, under way."""
-
-    def __init__(self, run: Callable[[], Mean], on_failure: Callable[[str], None]) -> None:
-        self.mean: Mean | None = None
-        self.fault: Exception | None = None
-        """What ended it, where that was not the loss of another leader."""
-        self._run = run
-        self._on_failure = on_failure
-        self._thread = threading.Thread(target=self._work, name="gangline-round", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        try:
-            self.mean = self._run()
-        except ExchangeError as error:
-            self._on_failure(str(error))
-        except Exception as error:  # the other teams wait: whatever it is, they must hear of it
-            _log.exception("the exchange of a round failed")
-            self.fault = error
-            self._on_failure(f"{type(error).__name__}: {error}")
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether it has neither succeeded nor failed."""
-        return self._thread.is_alive()
-
-    def wait(self, timeout_s: float) -> None:
-        """Waits for its end, but not for longer than this."""
-        self._thread.join(timeout_s)
+Exchange: TypeAlias = SideTask[Mean]
+"""One round's exchange, under way."""
 
 
 class Leaders:
     """The group of all teams' leaders, kept from round to round while they stay the same."""
 
     def __init__(self, door: Door, *, run: str, worker: int) -> None:
-        self._door = door
         self._run = run
         self._worker = worker
         self._number = -1
-        self._group: Group | None = None
-        self._connecting: GroupKey | None = None
+        self._side = SideGroup(door)
         self._compressor: Compressor | None = None
         self._is_compressed = False
         """Whether the last exchange was."""
@@ -93,26 +56,31 @@ class Leaders:
         """The mean of all teams' copies, weighted by the samples that each stands for.
 
         `reference` is what all teams had in common after their last merge: where the exchange is
-        compressed, the way from there travels.
+        compressed, the way from there travels. A team whose values are not numbers counts nothing,
+        unless no team's are.
         """
         start_s, start_cpu_s = time.perf_counter(), time.thread_time()
         group = self._enter(opened)
-        own = msgspec.msgpack.encode((samples, len(copy.values), copy.counters))
+        is_finite = copy.is_finite
+        own = msgspec.msgpack.encode((samples, len(copy.values), copy.counters, is_finite))
         try:
             rows = [msgspec.msgpack.decode(row) for row in gather_bytes(group, own)]
             values, counters = copy.values, copy.counters
-            if len({(size, len(counts)) for _, size, counts in rows}) > 1:
+            if len({(size, len(counts)) for _, size, counts, _ in rows}) > 1:
                 # Somebody has made no step yet, and has no optimizer state: each keeps its own.
-                values = values[: min(size for _, size, _ in rows)]
+                values = values[: min(size for _, size, _, _ in rows)]
                 counters = ()
-            total = sum(count for count, _, _ in rows)
-            weight = samples / total if total else 1 / len(rows)
+            counting = [row for row in rows if row[3]] or rows
+            total = sum(count for count, *_ in counting)
+            weight = samples / total if total else 1 / len(counting)
+            if len(counting) < len(rows) and not is_finite:
+                values, weight = torch.zeros_like(values), 0.0
             summed, sent_bytes = self._sum(group, opened, values, reference, weight=weight)
         except Exception:
             self.leave()
             raise
         if counters:
-            counters = tuple(max(column) for column in zip(*(c for _, _, c in rows), strict=True))
+            counters = tuple(max(column) for column in zip(*(row[2] for row in rows), strict=True))
         return Mean(
             Copy(summed, counters),
             took_s=time.perf_counter() - start_s,
@@ -150,40 +118,28 @@ class Leaders:
             self._compressor.undo()
 
     def _enter(self, opened: RoundOpened) -> Group:
-        if self._group is not None and opened.group == self._number:
-            return self._group
+        group = self._side.group
+        if group is not None and opened.group == self._number:
+            return group
         self.leave()
         self._number = opened.group
-        rank = opened.leaders.index(self._worker)
         if len(opened.leaders) == 1:
-            self._group = SoloGroup()
-            return self._group
-        key = GroupKey(run=self._run, view=opened.group, attempt=0, level=LEVEL)
-        self._connecting = key
-        try:
-            self._group = self._door.connect_beside(key, rank=rank, addresses=opened.addresses)
-        finally:
-            self._connecting = None
-        return self._group
+            return self._side.enter_alone()
+        return self._side.connect(
+            GroupKey(run=self._run, view=opened.group, attempt=0, level=LEVEL),
+            rank=opened.leaders.index(self._worker),
+            addresses=opened.addresses,
+        )
 
     def break_off(self, exchange: Exchange) -> None:
         """Ends an exchange that will not come to anything, from another thread."""
-        while exchange.is_under_way:  # it may be about to connect, or to begin with a group
-            key, group = self._connecting, self._group
-            if key is not None:
-                self._door.cancel(key)
-            if group is not None:
-                group.abort()
-            exchange.wait(_BREAK_S)
-        self.leave()
+        self._side.break_off(exchange)
+        self._number = -1
 
     def leave(self) -> None:
         """Closes the group, if there is one."""
-        group, self._group = self._group, None
+        self._side.leave()
         self._number = -1
-        if group is not None:
-            group.abort()
-            group.close()
 
 
 def distance(one: torch.Tensor, other: torch.Tensor) -> float:

@@ -14,6 +14,8 @@ step, because they agree on it in the header of their exchange:
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,9 +23,11 @@ import torch
 
 from gangline.collectives import meet
 from gangline.protocol.messages import RoundDone, RoundFailed, RoundOpened
+from gangline.spec.event import Decision
 from gangline.spec.sync import NESTEROV
 from gangline.worker.gradients.agreement import RoundSection
 from gangline.worker.prepare.handshake import copy_value
+from gangline.worker.session import now
 from gangline.worker.sync.teams.burden import Burden
 from gangline.worker.sync.teams.leaders import Exchange, Leaders, distance
 from gangline.worker.sync.teams.replica import Copy, Replica
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     from gangline.worker.line.client import ControlClient
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
+
+_log = logging.getLogger("gangline.worker")
 
 OUTER_RATE = 0.7
 OUTER_MOMENTUM = 0.9
@@ -96,7 +102,7 @@ class Merging:
         """What this worker can say in a header."""
         post, opened = self._client.post, self._opened
         number = -1 if opened is None else opened.number
-        has_mean = self._exchange is not None and self._exchange.mean is not None
+        has_mean = self._exchange is not None and self._exchange.result is not None
         is_held = self._mean is not None
         return RoundSection(
             opened=post.newest_opened,
@@ -176,7 +182,7 @@ class Merging:
 
     def _share(self) -> None:
         """The leader's mean becomes the team's."""
-        mean = None if self._exchange is None else self._exchange.mean
+        mean = None if self._exchange is None else self._exchange.result
         copy = self._mean if mean is None else mean.copy
         own = None if copy is None else {"values": copy.values, "counters": list(copy.counters)}
 
@@ -187,12 +193,12 @@ class Merging:
         self._mean = None if found is None else Copy(found["values"], tuple(found["counters"]))
 
     def _tell_held(self, opened: RoundOpened) -> None:
-        if self._is_told or self._exchange is None or self._exchange.mean is None:
+        if self._is_told or self._exchange is None or self._exchange.result is None:
             return
         self._is_told = True
         assert self._copy is not None
         assert self._mean is not None
-        mean, count = self._exchange.mean, self._replica.num_parameters
+        mean, count = self._exchange.result, self._replica.num_parameters
         own, common = self._copy.values[:count], self._mean.values[:count]
         moved = distance(common, self._common_at(opened.level).values[:count])
         self._client.send(
@@ -202,10 +208,16 @@ class Merging:
                 offset=self._mark[1],
                 busy_s=max(self._busy_s + mean.cpu_s, self._burden.seconds),
                 exchange_s=mean.took_s,
-                drift=min(distance(own, common) / moved, 1e6) if moved > 0 else 0.0,
+                drift=self._drift(distance(own, common), moved),
                 sent_bytes=mean.sent_bytes,
             )
         )
+
+    @staticmethod
+    def _drift(apart: float, moved: float) -> float:
+        """How far this team is from the mean, by how far that has moved; 0 where it is no number."""
+        drift = apart / moved if moved > 0 else 0.0
+        return min(drift, 1e6) if math.isfinite(drift) else 0.0
 
     def _end(self, sync: Sync) -> Sync:
         """The round is over: takes its mean, or drops it."""
@@ -238,13 +250,30 @@ class Merging:
         if opened.is_whole and sync.outer == NESTEROV:
             mean = self._stepped(mean)
             shared = mean.values[: self._replica.num_shared]
-        if opened.is_whole:
+        is_wrong = not self._copy.is_finite
+        if opened.is_whole or is_wrong:
             self._replica.become(mean)
         else:
             self._replica.move(shared - self._copy.values[: len(shared)])
+        if is_wrong:
+            self._begin_anew(opened, mean)
         # Those of a higher level are those of all levels below it.
         common = Common(self._mark, shared.clone())
         self._common |= dict.fromkeys(range(opened.level + 1), common)
+
+    def _begin_anew(self, opened: RoundOpened, mean: Copy) -> None:
+        """This team's values were not numbers: it has the others' now, without optimizer state."""
+        self._replica.forget_wrong_moments()
+        if self._place.worker not in opened.leaders or not mean.is_finite:
+            return
+        reason = (
+            f"the parameters of worker {self._place.worker}'s team were not numbers: they count "
+            "nothing in the merge, and the team goes on from the others' mean. Its steps use a part of "
+            "the global batch: a learning rate that fits the whole batch may be too high for them"
+        )
+        numbers = {"worker": float(self._place.worker), "round": float(opened.number)}
+        self._session.record(Decision(t=now(), what="begin_anew", reason=reason, numbers=numbers))
+        _log.warning("gangline: %s", reason)
 
     def _stepped(self, mean: Copy) -> Copy:
         """The outer optimizer's step: Nesterov momentum along the way that the mean has gone."""

@@ -27,6 +27,13 @@ class Copy(NamedTuple):
     counters: tuple[float, ...]
     """What is counted and not averaged; in a whole copy only."""
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether all values are numbers: a sum in which one is not would not be one either."""
+        # A sum costs a third of looking at each, and is finite unless it overflows.
+        is_sum_finite = bool(torch.isfinite(self.values.sum()))
+        return is_sum_finite or bool(torch.isfinite(self.values).all())
+
 
 class Replica:
     """The tensors that are merged, and how they are read and written."""
@@ -55,6 +62,12 @@ class Replica:
             part = change[start : start + tensor.numel()].view(tensor.shape)
             tensor.data.add_(part.to(tensor.device, tensor.dtype))
             start += tensor.numel()
+
+    def forget_wrong_moments(self) -> None:
+        """Optimizer state that is no number begins anew, with zeros."""
+        for moment in self._moments():
+            if not bool(torch.isfinite(moment).all()):
+                moment.data.zero_()
 
     def become(self, copy: Copy) -> None:
         """Takes over a copy, of this worker's own layout or without optimizer state and counters."""

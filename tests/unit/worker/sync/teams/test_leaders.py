@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 import torch
+from torch import nn
 
 from gangline.protocol.messages import RoundOpened
 from gangline.spec.errors import ExchangeError
+from gangline.spec.sync import parse_sync
+from gangline.worker.prepare.prepared import Prepared
 from gangline.worker.sync.teams.leaders import Exchange, Leaders, Mean
 from gangline.worker.sync.teams.merging import MAX_FAULTS, Merging
-from gangline.worker.sync.teams.replica import Copy
+from gangline.worker.sync.teams.replica import Copy, Replica
+from memory_members import MemoryGroup, run_in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,3 +129,66 @@ def test_a_fault_that_comes_again_and_again_is_raised() -> None:
         merging._judge(fault)
     with pytest.raises(MemoryError, match="no room"):
         merging._judge(fault)
+
+
+def exchanged(copies: list[torch.Tensor], samples: list[int]) -> list[torch.Tensor]:
+    """What leaders of teams with these copies get."""
+    opened = RoundOpened(
+        number=0,
+        group=0,
+        is_whole=False,
+        level=0,
+        leaders=tuple(range(len(copies))),
+        addresses=(),
+    )
+
+    def exchange(group: MemoryGroup) -> torch.Tensor:
+        door = SimpleNamespace(connect_beside=lambda key, **options: group)
+        leaders = Leaders(door, run="run", worker=group.rank)  # type: ignore[arg-type]
+        copy = Copy(copies[group.rank], ())
+        return leaders.exchange(opened, copy, torch.zeros(2), samples[group.rank]).copy.values
+
+    return run_in_memory(len(copies), exchange)
+
+
+def test_a_team_whose_values_are_not_numbers_counts_nothing() -> None:
+    copies = [torch.tensor([1.0, 2.0]), torch.tensor([float("nan"), 5.0]), torch.tensor([4.0, 5.0])]
+    for found in exchanged(copies, [10, 1000, 20]):
+        assert torch.equal(found, torch.tensor([3.0, 4.0]))
+
+
+def test_where_no_teams_values_are_numbers_nothing_is_hidden() -> None:
+    copies = [torch.tensor([float("nan"), 2.0]), torch.tensor([float("inf"), 2.0])]
+    for found in exchanged(copies, [1, 1]):
+        assert torch.isnan(found[0])
+
+
+def test_values_whose_sum_overflows_are_numbers() -> None:
+    assert Copy(torch.full((4,), 3e38), ()).is_finite
+    assert not Copy(torch.tensor([0.0, float("inf")]), ()).is_finite
+
+
+def test_a_team_that_is_no_number_gets_the_mean_and_begins_its_optimizer_anew() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    momentum = optimizer.state[model.weight]["momentum_buffer"]
+    momentum.fill_(float("inf"))
+    with torch.no_grad():
+        model.weight.fill_(float("nan"))
+    events: list[Any] = []
+    merging = Merging.__new__(Merging)
+    merging._replica = Replica(Prepared(models=[model], optimizers=[optimizer], stateful=[]))
+    merging._place = SimpleNamespace(worker=1)  # type: ignore[assignment]
+    merging._session = SimpleNamespace(record=events.append)  # type: ignore[assignment]
+    merging._common, merging._mark, merging._momentum = {}, (0, 8), None
+    merging._copy = merging._replica.copy(is_whole=False)
+    opened = RoundOpened(number=3, group=0, is_whole=False, level=0, leaders=(0, 1), addresses=())
+    merging._apply(opened, Copy(torch.tensor([1.0, 2.0]), ()), parse_sync("flexible"))
+    assert torch.equal(model.weight.detach(), torch.tensor([[1.0, 2.0]]))
+    assert torch.equal(momentum, torch.zeros(1, 2))
+    (said,) = events
+    assert (said.what, said.numbers) == ("begin_anew", {"worker": 1.0, "round": 3.0})
+    assert "a learning rate that fits the whole batch may be too high" in said.reason
+    assert merging._drift(float("nan"), 1.0) == 0.0

@@ -29,12 +29,18 @@ from gangline.coordinator.inputs import (
     SyncAsked,
     Tick,
 )
+from gangline.coordinator.kept.recording import (
+    Opening,
+    framed,
+    opening_of,
+    read_recording,
+    restored,
+)
 from gangline.coordinator.outputs import Admitted, Keep, Refusal, Send, Stumbled, Write
-from gangline.coordinator.recording import Opening, framed, opening_of, read_recording, restored
 from gangline.coordinator.reports.bunch import Bunch, packed
 from gangline.coordinator.server.input_log import FOLDER, InputLog, recorded_files
 from gangline.coordinator.settings import Settings
-from gangline.protocol.lifeline import Dissolve, ProcessEnded
+from gangline.protocol.lifeline import Depart, Dissolve, ProcessEnded
 from gangline.protocol.messages import (
     PROTOCOL_VERSION,
     Failed,
@@ -161,6 +167,7 @@ INPUTS = st.one_of(
     st.just(ReplanAsked(request=ReplanRequest(is_auto=True))),
     st.just(SurveyAsked()),
     st.just(Ordered(order=Dissolve(reason="enough", own=(0,)))),
+    st.just(Ordered(order=Depart())),
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gangline.coordinator.survey import PATIENCE_S, Survey, paired
+from gangline.coordinator.structure.survey import PATIENCE_S, Survey, paired
 from gangline.protocol.messages import Knock, Knocked, LinkFound, LinkServed, MeasureLink, ServeLink
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.address import WireAddress

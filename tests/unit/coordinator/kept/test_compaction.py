@@ -10,11 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_recording import INPUTS, WORKERS, beginning, step
 
-from gangline.coordinator.compaction import still_needed
 from gangline.coordinator.coordinator import Coordinator
 from gangline.coordinator.inputs import Said, Tick
-from gangline.coordinator.outputs import Keep
-from gangline.coordinator.records import (
+from gangline.coordinator.kept.compaction import still_needed
+from gangline.coordinator.kept.records import (
     AnyRecord,
     Closed,
     Emptied,
@@ -23,6 +22,7 @@ from gangline.coordinator.records import (
     Merged,
     Published,
 )
+from gangline.coordinator.outputs import Keep
 from gangline.coordinator.server import journal as journal_module
 from gangline.coordinator.server.journal import FileJournal
 from gangline.coordinator.settings import Settings

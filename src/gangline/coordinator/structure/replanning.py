@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from gangline.control import StructureAsked
-from gangline.coordinator.records import Restructured
+from gangline.coordinator.kept.records import Restructured
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import NONE
 from gangline.spec.outlook import LOCAL_LINK, Outlook
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gangline.control import ControlOptions, KeepPlan
+    from gangline.coordinator.kept.records import Journal
     from gangline.coordinator.members.roster import Roster
-    from gangline.coordinator.records import Journal
     from gangline.eventlog import EventSink
     from gangline.protocol.status import ReplanRequest
     from gangline.spec.exchange.structure import Structure

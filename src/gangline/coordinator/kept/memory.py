@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.coordinator.records import (
+from gangline.coordinator.kept.records import (
     Founded,
     Greeted,
     Lowered,
@@ -22,7 +22,7 @@ from gangline.spec.view import View
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gangline.coordinator.records import AnyRecord
+    from gangline.coordinator.kept.records import AnyRecord
 
 
 class Memory(msgspec.Struct, kw_only=True):

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gangline.coordinator.records import Closed, Emptied, InTeam, Leased, Merged, Published
+from gangline.coordinator.kept.records import Closed, Emptied, InTeam, Leased, Merged, Published
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gangline.coordinator.records import AnyRecord
+    from gangline.coordinator.kept.records import AnyRecord
 
 
 def still_needed(records: Sequence[AnyRecord]) -> list[AnyRecord]:

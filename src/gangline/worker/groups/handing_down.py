@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A spare gets the state with which each epoch begins, beside the others' training.
+
+So what its loop does between epochs, to evaluate or to save, it does with the trained parameters. And
+if all members are lost, an epoch is lost at most, not all since it was put out.
+
+The first member keeps a copy when an epoch begins, and a thread sends it to one spare after the other.
+It comes with the results of the calls that the members have made before that epoch: the spare's loop is
+given them where it makes the same calls, as that of a worker which is behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gangline.collectives import GroupKey
+from gangline.protocol.messages import StateOffered
+from gangline.spec.errors import ExchangeError
+from gangline.spec.event import StateHandedDown
+from gangline.spec.position import ORDER, Position
+from gangline.worker.groups.side import SideGroup, SideTask
+from gangline.worker.prepare.handshake import Parcel, receive_value, send_parcel
+from gangline.worker.session import now
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gangline.protocol.messages import FetchState
+    from gangline.spec.exchange.address import WireAddress
+    from gangline.worker.groups.regroup import Results
+    from gangline.worker.groups.snapshot import Snapshot
+    from gangline.worker.session import Session
+
+LEVEL = "spare"
+_LOOK_S = 0.1
+
+
+class Heritage(NamedTuple):
+    """Where the members were when an epoch began, and with what."""
+
+    position: Position
+    results: Results
+    state: dict[str, Any]
+
+
+class Giver:
+    """Sends the state with which an epoch begins to the spares, if there are any."""
+
+    def __init__(self, session: Session, snapshot: Snapshot) -> None:
+        self._session = session
+        self._snapshot = snapshot
+        self._side: SideGroup | None = None
+        self._task: SideTask[None] | None = None
+        self._is_closed = False
+
+    def give(self, position: Position, results: Results) -> None:
+        """An epoch begins. Where the spares have not yet got the state of the last one, they miss this.
+
+        The members' results of calls are known to all of them. The order of the epoch that begins is
+        left out: the spare has no part in it, and waits where it needs one.
+        """
+        client, door = self._session.client, self._session.door
+        spares = {} if client is None else client.spares
+        is_busy = self._task is not None and self._task.is_under_way
+        if not spares or is_busy or client is None or door is None:
+            return
+        known = {key: value for key, value in results.items() if key != (ORDER, position.epoch)}
+        parcel = Parcel.copied((list(position), known, self._snapshot.export()))
+        self._side = SideGroup(door)
+        self._task = SideTask(lambda: self._send_all(parcel, position, spares))
+        client.send(StateOffered(step=position.step, spares=tuple(spares)))
+
+    def _send_all(
+        self, parcel: Parcel, position: Position, spares: Mapping[int, WireAddress]
+    ) -> None:
+        door, worker = self._session.door, self._session.place.worker
+        assert door is not None
+        assert self._side is not None
+        for spare, address in spares.items():
+            if self._is_closed:
+                return
+            begun_s, error = time.perf_counter(), ""
+            try:
+                group = self._side.connect(
+                    _key(self._session, step=position.step, source=worker, spare=spare),
+                    rank=0,
+                    addresses=(door.address, address),
+                )
+                send_parcel(group, parcel, to=1)
+            except ExchangeError as failure:  # it is lost, or was asked back just now
+                error = str(failure)
+            finally:
+                self._side.leave()
+            self._session.record(
+                StateHandedDown(
+                    t=now(),
+                    worker=worker,
+                    spare=spare,
+                    step=position.step,
+                    num_bytes=parcel.num_bytes,
+                    took_s=time.perf_counter() - begun_s,
+                    error=error[:200],
+                )
+            )
+
+    def close(self) -> None:
+        """Breaks off what is under way."""
+        self._is_closed = True
+        if self._task is not None and self._side is not None:
+            self._side.break_off(self._task)
+
+
+def fetch(session: Session, offer: FetchState, *, group: int) -> Heritage | None:
+    """The state that a member has for this spare; None where it is lost, or asks for this worker.
+
+    `group` is the last group that this worker was in.
+    """
+    client, door, worker = session.client, session.door, session.place.worker
+    assert client is not None
+    assert door is not None
+    side = SideGroup(door)
+
+    def receive() -> Heritage:
+        pair = side.connect(
+            _key(session, step=offer.step, source=offer.source, spare=worker),
+            rank=1,
+            addresses=(offer.address, door.address),
+        )
+        place, results, state = receive_value(pair, source=0)
+        return Heritage(Position(*place), results, state)
+
+    task = SideTask(receive)
+    try:
+        while task.is_under_way:
+            if client.is_awaited(group, worker=worker):
+                return None
+            task.wait(_LOOK_S)
+        return task.result
+    finally:
+        with contextlib.suppress(ExchangeError):
+            side.break_off(task)
+
+
+def _key(session: Session, *, step: int, source: int, spare: int) -> GroupKey:
+    level = f"{LEVEL}-{source}"
+    return GroupKey(run=session.place.run, view=step, attempt=spare, level=level)

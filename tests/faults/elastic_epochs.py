@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops that look at the model between epochs; see `elastic_bodies`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from elastic_bodies import describe, mlp
+
+import gangline
+from gangline.eventlog import read_run
+from gangline.protocol.launch import Launch
+from gangline.spec.event import StateHandedDown
+
+if TYPE_CHECKING:
+    from elastic_bodies import Parts
+
+
+def looking(parts: Parts) -> dict[str, Any]:
+    """After each epoch: the parameters, the rate, what the workers find together, and who saves it."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    model, optimizer, loader = parts.prepare(
+        model, optimizer, parts.loader(), stateful=(scheduler,)
+    )
+    for epoch in parts.epochs():
+        loss = torch.zeros(())
+        for x, y, _ in parts.batches(loader):
+            if not parts.is_alone:
+                _await_spares()
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+        found = 0.0 if parts.is_alone else gangline.mean(float(loss))
+        with torch.no_grad():
+            figures = [float(parameter.sum()) for parameter in model.parameters()]
+        is_main = parts.is_alone or gangline.is_main()
+        parts.found_after[epoch] = (figures, optimizer.param_groups[0]["lr"], found), is_main
+        scheduler.step()
+    return describe([model], [optimizer])
+
+
+def _await_spares() -> None:
+    """A member waits in an epoch until all spares have the state with which it began."""
+    job = gangline.worker.api._job
+    first = job.training.epochs._first_step
+    spares = {*job.session.client.spares}
+    if not (job.training.epoch and spares and job.training.gear.handout.step == first + 1):
+        return
+    launch = Launch.from_environment(os.environ)
+    assert launch is not None
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        events = read_run(Path(launch.run_dir), notes=[])
+        sent = {e.spare for e in events if isinstance(e, StateHandedDown) and e.step == first}
+        if spares <= sent:
+            time.sleep(0.3)  # so that its loop comes to where it waits
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"spares {spares} have not got the state of step {first}")
