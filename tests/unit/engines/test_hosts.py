@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cases import quick_of
 from fake_hosts import FakeHosts, are_gone, await_true
 from gangline.cli.main import run_command
 from gangline.engines.hosts import line
@@ -114,25 +115,16 @@ class Launched:
         self.process.communicate()
 
 
-def test_workers_of_all_hosts_run_and_their_output_comes_here(
+def test_a_host_that_is_down_is_named_and_the_workers_of_all_others_run(
     hosts: FakeHosts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hosts.write("alpha", "beta", workers=2)
+    hosts.write("alpha", "beta", "gamma", workers=2)
+    hosts.take_down("beta")
     (tmp_path / "go").touch()
-    code, document, _ = run(capsys, "train.py", "--epochs", "3")
+    code, document, said = run(capsys, "train.py", "--epochs", "3")
     assert (code, document["status"], len(document["workers"])) == (0, "done", 4)
     logs = sorted((tmp_path / "r" / "workers").iterdir())
     assert [log.read_text().split(maxsplit=1)[1] for log in logs] == ["--epochs 3\n"] * 4
-
-
-def test_a_host_that_is_down_is_named_and_the_others_begin(
-    hosts: FakeHosts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hosts.write("alpha", "beta")
-    hosts.take_down("beta")
-    (tmp_path / "go").touch()
-    code, document, said = run(capsys, "train.py")
-    assert (code, len(document["workers"])) == (0, 1)
     assert "host beta does not take part yet: ssh does not reach it" in said
     assert "No route to host" in said
 
@@ -184,7 +176,9 @@ def test_a_lost_host_costs_its_workers_alone_and_comes_back(hosts: FakeHosts) ->
     assert "done without worker 1 (host beta: its ssh connection was killed)" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", quick_of([signal.SIGINT, signal.SIGKILL], quick=[signal.SIGKILL])
+)
 def test_nothing_is_left_when_the_launcher_ends(hosts: FakeHosts, number: signal.Signals) -> None:
     hosts.write("alpha", "beta")
     with Launched(hosts.folder.parent) as launched:
@@ -314,6 +308,9 @@ def test_flags_that_do_not_fit_are_refused(
     ):
         code, document, _ = run(capsys, *flags, "train.py")
         assert (code, said in document["error"]["message"]) == (2, True), document
+    hosts.file.with_name("run.toml").write_text('hosts.file = "hosts.toml"\n')
+    assert run_command(["run", "--config", "run.toml", "--nodes", "2", "train.py"]) == 2
+    assert "--hosts and --nodes" in capsys.readouterr().err
     assert run_command(["run", "--wait", "3", "train.py"]) == 2
     assert "--wait is about the hosts of a run" in capsys.readouterr().err
 

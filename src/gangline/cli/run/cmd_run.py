@@ -68,8 +68,7 @@ def run(
     """Run a script by several workers, which may be unlike: on this machine, or on others."""
     program = find_program(script, arguments, module, verb="run")
     config = configured(place.config, exchange, survival, hosts, place, cluster=cluster, tls=tls)
-    if place.config is None:
-        hosts.check(cluster)
+    hosts.check(cluster, has_hosts=config.hosts.file is not None)
     if place.dry_run:
         typer.echo(shown(config))
         return

@@ -246,9 +246,9 @@ class HostFlags(FlagGroup, frozen=True, kw_only=True):
         Sets("hosts.include"),
     ] = None
 
-    def check(self, cluster: ClusterFlags) -> None:
+    def check(self, cluster: ClusterFlags, *, has_hosts: bool) -> None:
         """Refuses flags that mean nothing without hosts, or contradict them."""
-        if self.hosts is None:
+        if not has_hosts:
             for name in sorted(self.given):
                 flag = f"--{name.replace('_', '-')}"
                 raise UsageError(f"{flag} is about the hosts of a run: name these by --hosts FILE")
