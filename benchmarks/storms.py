@@ -24,9 +24,9 @@ from pathlib import Path
 
 import msgspec
 
-from gangline.cli.contact import RunContact
 from gangline.eventlog import read_run
 from gangline.files.tokens import OPERATOR_TOKEN
+from gangline.launch.joining.contact import RunContact
 from gangline.observe.ledger import read_ledger
 from gangline.protocol.status import Status
 from gangline.spec.errors import LaunchError, LogError, UsageError

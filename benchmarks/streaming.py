@@ -28,7 +28,7 @@ from websockets.sync.client import connect
 from gangline.coordinator.server import CoordinatorServer, Driver, Keys
 from gangline.coordinator.settings import Settings
 from gangline.engines.job import Job
-from gangline.engines.streaming import EventStream
+from gangline.engines.streaming.stream import EventStream
 from gangline.eventlog import EventWriter, log_path, read_run
 from gangline.protocol.messages import PROTOCOL_VERSION, Hello, encode
 from gangline.protocol.streaming import machine_name

@@ -18,7 +18,7 @@ PROCESSES.set_forkserver_preload(
         "torch.utils.data",
         "torch._dynamo",
         "pytest",
-        "gangline.cli.contact",
+        "gangline.launch.joining.contact",
         "gangline.collectives.wire",
         "gangline.engines.job",
         "gangline.eventlog",

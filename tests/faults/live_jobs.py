@@ -12,13 +12,13 @@ from elastic_jobs import DEADLINE_S, Outcome, _work, assert_replays, faultless, 
 from networks import COORDINATOR, enter_namespace
 
 from forking import PROCESSES
-from gangline.cli.contact import RunContact
 from gangline.coordinator.server import Post
 from gangline.coordinator.server.process import serve
 from gangline.engines.job import Job
 from gangline.eventlog import EventWriter, log_path, read_run
 from gangline.files.announcement import Announcement, read_announcement
 from gangline.files.tokens import OPERATOR_TOKEN, write_token
+from gangline.launch.joining.contact import RunContact
 from gangline.observe.ledger import read_ledger
 from gangline.protocol.status import Status
 from gangline.spec.cluster import Cluster

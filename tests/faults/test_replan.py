@@ -17,9 +17,9 @@ from elastic_bodies import Setup
 from elastic_jobs import kill
 from live_jobs import LiveJob, assert_nothing_lost, report, until
 
-from gangline.cli.contact import RunContact
 from gangline.cli.main import run_command
 from gangline.files.tokens import OPERATOR_TOKEN
+from gangline.launch.joining.contact import RunContact
 from gangline.protocol.status import ReplanRequest, Status
 from gangline.spec.errors import LaunchError, UsageError
 from gangline.spec.event import Decision, ViewAdopted

@@ -17,10 +17,10 @@ from elastic_bodies import Setup
 from live_jobs import LiveJob, assert_nothing_lost, report, until
 
 from cases import quick_of
-from gangline.cli.contact import Contact
 from gangline.cli.main import run_command
 from gangline.cli.run import cmd_join
 from gangline.files.announcement import Announcement
+from gangline.launch.joining.contact import Contact
 from gangline.spec.event import Decision, Regrouped, ViewAdopted
 from gangline.worker.line.refinding import coordinator_of
 

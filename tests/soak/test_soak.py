@@ -29,9 +29,9 @@ sys.path.append(str(Path(__file__).parents[1] / "faults"))
 from elastic_bodies import Setup
 from live_jobs import LiveJob, until
 
-from gangline.cli.contact import RunContact
 from gangline.files.announcement import read_announcement
 from gangline.files.tokens import OBSERVER_TOKEN
+from gangline.launch.joining.contact import RunContact
 from gangline.protocol.status import Status
 from gangline.testing.flooding import Plan, flood
 

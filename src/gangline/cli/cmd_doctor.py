@@ -13,7 +13,7 @@ from rich.text import Text
 from gangline.cli.output import JsonFlag, out, print_json
 from gangline.profiling.advice import Finding, Status, advise
 from gangline.spec.errors import UsageError
-from gangline.spec.hosts import split_place
+from gangline.spec.machines.hosts import split_place
 from gangline.spec.wire import WireSettings, parse_ports
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _look_at(
     ports: tuple[int, int] | None,
     as_json: bool,
 ) -> None:
-    from gangline.cli.contact import Contact
+    from gangline.launch.joining.contact import Contact
     from gangline.launch.reachability import examine, identify
 
     host, port = split_place(address, name="HOST:PORT")

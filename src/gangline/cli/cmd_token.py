@@ -11,7 +11,7 @@ import typer
 from gangline.cli.invitation_lines import invitation_lines
 from gangline.cli.output import JsonFlag, print_json, say
 from gangline.files.invitations import DEFAULT_LASTS_S, DEFAULT_USES
-from gangline.launch.inviting import list_invitations, make_invitation, withdraw_invitation
+from gangline.launch.joining.inviting import list_invitations, make_invitation, withdraw_invitation
 
 RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The job's run folder.")]
 OperatorToken = Annotated[

@@ -10,19 +10,19 @@ from typing import Annotated
 import msgspec
 import typer
 
-from gangline.cli.flag_groups import FlagGroup, grouped
+from gangline.cli.flags.groups import FlagGroup, grouped
+from gangline.cli.flags.tls_options import TlsFlags
+from gangline.cli.flags.up_flags import AskedFlags, CodeFlags, InviteFlags, PlaceFlags, WorkFlags
 from gangline.cli.invitation_lines import code_lines, invitation_lines
 from gangline.cli.output import JsonFlag, print_json, say
 from gangline.cli.run.cmd_run import launch
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
-from gangline.cli.tls_options import TlsFlags
-from gangline.cli.up_flags import AskedFlags, CodeFlags, InviteFlags, PlaceFlags, WorkFlags
 from gangline.files.announcement import Announcement
 from gangline.files.config import write_config
 from gangline.files.tls import TlsFiles
 from gangline.files.tokens import WORKER_TOKEN
 from gangline.launch import prepared, resolve
-from gangline.launch.inviting import links, needs_tls
+from gangline.launch.joining.inviting import links, needs_tls
 from gangline.launch.program import Program, find_program
 from gangline.spec.config import ChecksConfig, RunConfig, TlsConfig
 from gangline.spec.errors import UsageError

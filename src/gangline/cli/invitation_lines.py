@@ -7,16 +7,16 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from gangline.cli.run.end import shown_path
-from gangline.spec.code import in_mib
-from gangline.spec.link import is_loopback
+from gangline.spec.machines.code import in_mib
+from gangline.spec.machines.link import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gangline.launch.code import Collected
-    from gangline.spec.code import CodeManifest
-    from gangline.spec.link import JoinLink
+    from gangline.launch.joining.code import Collected
+    from gangline.spec.machines.code import CodeManifest
+    from gangline.spec.machines.link import JoinLink
 
 
 class Made(Protocol):

@@ -13,9 +13,9 @@ from gangline.engines.local import WorkerCommand
 from gangline.files.tls import TlsFiles
 from gangline.protocol.launch import Launch
 from gangline.spec.config import RunConfig
-from gangline.spec.devices import visible_to
 from gangline.spec.enclosure import OPEN, Enclosure
 from gangline.spec.faults import FaultPlan
+from gangline.spec.machines.devices import visible_to
 from gangline.spec.profile import ClusterProfile
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ import msgspec
 
 from gangline.engines.beyond import Beyond
 from gangline.engines.coordination import Coordination
+from gangline.engines.ending.worker_ends import WorkerEnds
 from gangline.engines.job import Job, count_cores
 from gangline.engines.local import LocalEngine
 from gangline.engines.respawn import Respawner
-from gangline.engines.streaming import EventStream
+from gangline.engines.streaming.stream import EventStream
 from gangline.engines.supervision import SilentWatcher, Watcher, supervise
-from gangline.engines.worker_ends import WorkerEnds
 from gangline.eventlog import EventWriter, log_path
 from gangline.files.tokens import make_token
 from gangline.protocol.streaming import machine_name

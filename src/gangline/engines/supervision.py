@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from gangline.engines.departing import Departing
-from gangline.engines.ending import JobEnd
+from gangline.engines.ending.departing import Departing
+from gangline.engines.ending.job_end import JobEnd
 from gangline.engines.result import JobResult, WorkerResult
 from gangline.spec.config import SurvivalConfig
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.files.plainfile import open_plain, read_plain, replace_plain
-from gangline.spec.code import CodeManifest
 from gangline.spec.errors import UsageError
+from gangline.spec.machines.code import CodeManifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,14 +15,14 @@ from gangline.engines.hosts.checkup import COORDINATOR, Asked, HostReport, check
 from gangline.profiling.advice import Finding, Status, in_units
 from gangline.protocol.reaching import Reach
 from gangline.spec.config import ANY_ADDRESS
-from gangline.spec.hosts import read_hosts, split_place
+from gangline.spec.machines.hosts import read_hosts, split_place
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from gangline.protocol.agents import Examined
     from gangline.protocol.reaching import Attempt
-    from gangline.spec.hosts import Host
+    from gangline.spec.machines.hosts import Host
 
 PACKAGES = ("torch", "numpy", "msgspec")
 """What a worker computes and speaks with: the same versions everywhere save surprises."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.spec.config import ComputeConfig, RunConfig
-from gangline.spec.devices import AUTO, CPU, VISIBLE
 from gangline.spec.errors import UsageError
+from gangline.spec.machines.devices import AUTO, CPU, VISIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

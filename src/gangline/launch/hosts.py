@@ -14,15 +14,15 @@ import msgspec
 from gangline.engines.hosts.engine import END_BY, GRACE_S, HostsEngine, worker_variables
 from gangline.engines.hosts.seat import Seat
 from gangline.engines.job import Job
-from gangline.launch.code import Brought, root_of, select_files
 from gangline.launch.folder import make_run_dir
+from gangline.launch.joining.code import Brought, root_of, select_files
 from gangline.planning.known import known_profile
 from gangline.protocol.agents import CHUNK_BYTES, Brief, File
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.config import ANY_ADDRESS, ANY_IPV6, TlsConfig
 from gangline.spec.enclosure import Enclosure
 from gangline.spec.errors import LaunchError
-from gangline.spec.hosts import read_hosts, split_place
+from gangline.spec.machines.hosts import read_hosts, split_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gangline.files.tls import TlsFiles
     from gangline.launch.program import Program
     from gangline.spec.config import HostsConfig, RunConfig
-    from gangline.spec.hosts import Host
+    from gangline.spec.machines.hosts import Host
 
 _POLL_S = 0.02
 _CLOSE_S = 3.0

@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gangline.spec.cluster import Cluster, Node
-from gangline.spec.devices import AUTO as DEVICES_AUTO
-from gangline.spec.devices import check_devices
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import Compression
 from gangline.spec.exchange.structure import Structure
 from gangline.spec.faults import Fault, FaultPlan
-from gangline.spec.hosts import split_place
-from gangline.spec.link import is_host
-from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
+from gangline.spec.machines.devices import AUTO as DEVICES_AUTO
+from gangline.spec.machines.devices import check_devices
+from gangline.spec.machines.hosts import split_place
+from gangline.spec.machines.link import is_host
+from gangline.spec.machines.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
 from gangline.spec.sync import Sync, parse_sync
 from gangline.spec.wire import WireSettings
 

@@ -15,7 +15,7 @@ import pytest
 from gangline.cli.run import secret as secret_module
 from gangline.cli.run.secret import SECRET_VARIABLE, find_secret
 from gangline.spec.errors import UsageError
-from gangline.spec.link import JoinLink
+from gangline.spec.machines.link import JoinLink
 
 BARE = JoinLink(host="10.0.0.5", port=1, run="r", fingerprint="f" * 27)
 FULL = JoinLink(host="10.0.0.5", port=1, run="r", fingerprint="f" * 27, secret="of-the-link")

@@ -15,8 +15,8 @@ from gangline.coordinator.server.assembly import Post, announced_host
 from gangline.files import addresses
 from gangline.files.addresses import all_interfaces, own_addresses
 from gangline.files.config import write_config
-from gangline.launch import inviting
-from gangline.launch.inviting import listening, needs_tls
+from gangline.launch.joining import inviting
+from gangline.launch.joining.inviting import listening, needs_tls
 from gangline.spec.config import ListenConfig, RunConfig
 from gangline.spec.errors import UsageError
 

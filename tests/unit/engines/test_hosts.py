@@ -18,7 +18,7 @@ from gangline.cli.main import run_command
 from gangline.engines.hosts import line
 from gangline.engines.hosts.line import ssh_command
 from gangline.protocol.agents import AGENT_VERSION
-from gangline.spec.hosts import Host
+from gangline.spec.machines.hosts import Host
 from gangline.version import VERSION
 
 if TYPE_CHECKING:

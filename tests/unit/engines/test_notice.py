@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gangline.engines import notice as notice_module
-from gangline.engines.departing import Departing
-from gangline.engines.notice import NoticeWatch, look
+from gangline.engines.ending import notice as notice_module
+from gangline.engines.ending.departing import Departing
+from gangline.engines.ending.notice import NoticeWatch, look
 from gangline.engines.supervision import StopRequest
 from gangline.spec.config import SurvivalConfig
 from gangline.spec.errors import UsageError
@@ -123,7 +123,7 @@ def test_the_workers_have_until_shortly_before_the_deadline(
 ) -> None:
     now = [100.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("gangline.engines.departing.time", clock)
+    monkeypatch.setattr("gangline.engines.ending.departing.time", clock)
     request = StopRequest()
     leaving = departing(Witness(), request, notice_s=20.0)
     request.receive(signal.SIGTERM, None)

@@ -14,13 +14,13 @@ import pytest
 from serving import KEYS, ask, hello, open_line, until
 
 from gangline.coordinator.server import CoordinatorServer, Driver
+from gangline.coordinator.server.events.streams import Streams
 from gangline.coordinator.server.limits import Limits
-from gangline.coordinator.server.streams import Streams
 from gangline.coordinator.settings import Settings
-from gangline.engines import streaming
 from gangline.engines.job import Job
-from gangline.engines.sentfiles import SentFiles
-from gangline.engines.streaming import EventStream, Refusal, Sender
+from gangline.engines.streaming import stream as streaming
+from gangline.engines.streaming.sentfiles import SentFiles
+from gangline.engines.streaming.stream import EventStream, Refusal, Sender
 from gangline.eventlog import EventWriter, events_dir, log_path, read_run
 from gangline.eventlog.lines import encode_line
 from gangline.protocol.streaming import (

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from gangline.engines.ending.worker_ends import WorkerEnds
 from gangline.engines.job import Job
 from gangline.engines.result import WorkerResult
-from gangline.engines.worker_ends import WorkerEnds
 from gangline.eventlog import EventWriter, log_path
 from gangline.spec.config import RunConfig
 from gangline.spec.event import Decision, WorkerEnded

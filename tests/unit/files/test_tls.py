@@ -19,14 +19,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from serving import KEYS, ask, hello, open_line, serving, until
 
 from gangline.cli.cmd_up import join_command
-from gangline.cli.contact import Contact
+from gangline.cli.flags.tls_options import TlsFlags, enrol
 from gangline.cli.main import run_command
-from gangline.cli.tls_options import TlsFlags, enrol
 from gangline.files import certificates
 from gangline.files.announcement import Announcement
 from gangline.files.certificates import Authority, make_tls_files, request_certificate
 from gangline.files.tls import TlsFiles, client_context, read_tls_files, server_context, server_tls
 from gangline.launch.certificates import own_files
+from gangline.launch.joining.contact import Contact
 from gangline.protocol.messages import Hello, decode_from_worker
 from gangline.spec.config import ExchangeConfig, RunConfig, TlsConfig
 from gangline.spec.errors import LaunchError, UsageError

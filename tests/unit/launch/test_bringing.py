@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline.launch.code import select_files
+from gangline.launch.joining.code import select_files
 from gangline.launch.program import Program
 from gangline.spec.errors import UsageError
 

@@ -17,7 +17,7 @@ from gangline.launch.checkup import findings_of
 from gangline.profiling.advice import Finding, Status
 from gangline.protocol.agents import Examined, Gpu, Here
 from gangline.protocol.reaching import GREETING, Attempt, Reach
-from gangline.spec.hosts import Host
+from gangline.spec.machines.hosts import Host
 from gangline.version import VERSION
 
 if TYPE_CHECKING:

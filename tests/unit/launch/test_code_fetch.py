@@ -21,13 +21,13 @@ from gangline.coordinator.server import Keys
 from gangline.files.announcement import Announcement
 from gangline.files.code import write_code
 from gangline.files.tokens import write_token
-from gangline.launch import contact as contact_module
-from gangline.launch import fetching
-from gangline.launch.contact import Contact
-from gangline.launch.fetching import fetch_code, offered_code
-from gangline.spec.code import CodeFile, CodeManifest
+from gangline.launch.joining import contact as contact_module
+from gangline.launch.joining import fetching
+from gangline.launch.joining.contact import Contact
+from gangline.launch.joining.fetching import fetch_code, offered_code
 from gangline.spec.errors import GanglineError, LaunchError
-from gangline.spec.surroundings import Surroundings
+from gangline.spec.machines.code import CodeFile, CodeManifest
+from gangline.spec.machines.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gangline.files.code import CONTENT_FILE, read_contents, read_manifest
-from gangline.launch.code import Collected, offer_code
+from gangline.launch.joining.code import Collected, offer_code
 from gangline.launch.program import find_program
 from gangline.spec.errors import UsageError
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline.spec.code import MAX_FILES, CodeFile, CodeManifest, check_name
 from gangline.spec.errors import UsageError
+from gangline.spec.machines.code import MAX_FILES, CodeFile, CodeManifest, check_name
 
 DIGEST = "0" * 64
 

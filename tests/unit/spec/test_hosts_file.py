@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gangline.spec.errors import UsageError
-from gangline.spec.hosts import Host, read_hosts, split_place
+from gangline.spec.machines.hosts import Host, read_hosts, split_place
 
 
 def test_a_host_has_what_it_says_and_otherwise_the_defaults(tmp_path: Path) -> None:

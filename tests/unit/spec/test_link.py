@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.spec.errors import UsageError
-from gangline.spec.link import FINGERPRINT_CHARS, JoinLink, is_loopback, is_wildcard
+from gangline.spec.machines.link import FINGERPRINT_CHARS, JoinLink, is_loopback, is_wildcard
 
 WORDS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 FINGERPRINT = "f" * FINGERPRINT_CHARS

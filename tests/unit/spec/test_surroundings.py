@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from gangline.launch.surroundings import imports_of, surroundings_here, surroundings_of
+from gangline.launch.joining.surroundings import imports_of, surroundings_here, surroundings_of
 from gangline.spec.errors import UsageError
-from gangline.spec.surroundings import Surroundings, differences
+from gangline.spec.machines.surroundings import Surroundings, differences
 from gangline.version import VERSION
 
 HERE = Surroundings(python="3.11.7", packages={"torch": "2.13.0+cpu", "numpy": "2.1.0"})

@@ -13,9 +13,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from gangline.cli.contact import RunContact
 from gangline.cli.output import say
 from gangline.files.tokens import OBSERVER_TOKEN
+from gangline.launch.joining.contact import RunContact
 from gangline.protocol.launch import Launch
 from gangline.spec.errors import GanglineError, LaunchError, UsageError
 

@@ -7,9 +7,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from gangline.cli.contact import RunContact
 from gangline.cli.output import JsonFlag, print_json, say
 from gangline.files.tokens import OPERATOR_TOKEN
+from gangline.launch.joining.contact import RunContact
 
 
 def register(app: typer.Typer) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from gangline.cli.contact import RunContact
 from gangline.cli.output import JsonFlag, print_json, say
 from gangline.eventlog import read_run
 from gangline.files.tokens import OPERATOR_TOKEN
+from gangline.launch.joining.contact import RunContact
 from gangline.launch.structure import structure_of_plan
 from gangline.spec.config import AUTO, FLAT
 from gangline.spec.errors import LogError, UsageError

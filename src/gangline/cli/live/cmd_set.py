@@ -9,9 +9,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from gangline.cli.contact import RunContact
 from gangline.cli.output import JsonFlag, print_json, say
 from gangline.files.tokens import OPERATOR_TOKEN
+from gangline.launch.joining.contact import RunContact
 from gangline.spec.errors import UsageError
 from gangline.spec.sync import parse_sync
 

@@ -10,9 +10,9 @@ import msgspec
 import typer
 from rich.table import Table
 
-from gangline.cli.contact import RunContact
 from gangline.cli.output import JsonFlag, out, print_json, say
 from gangline.files.tokens import OBSERVER_TOKEN
+from gangline.launch.joining.contact import RunContact
 
 
 def register(app: typer.Typer) -> None:

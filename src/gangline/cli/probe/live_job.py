@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.cli.contact import RunContact
 from gangline.eventlog import read_run
 from gangline.files.tokens import OPERATOR_TOKEN
+from gangline.launch.joining.contact import RunContact
 from gangline.protocol.status import Status, SurveyedLink, SurveyStatus
 from gangline.spec.errors import LaunchError, UsageError
 from gangline.spec.event import RunStarted

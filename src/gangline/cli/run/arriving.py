@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gangline.cli.contact import Contact
 from gangline.cli.output import warn
 from gangline.cli.run.secret import find_secret, hide_argument
 from gangline.files.announcement import Announcement, read_announcement
 from gangline.files.tokens import WORKER_TOKEN
 from gangline.launch.folder import make_run_dir
-from gangline.launch.joining import enter, settle, undone_on_error
+from gangline.launch.joining.contact import Contact
+from gangline.launch.joining.entering import enter, settle, undone_on_error
 from gangline.spec.errors import LaunchError, UsageError
-from gangline.spec.link import SCHEME, JoinLink
+from gangline.spec.machines.link import SCHEME, JoinLink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

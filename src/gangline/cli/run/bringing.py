@@ -8,17 +8,17 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from gangline.cli.flag_groups import FlagGroup
+from gangline.cli.flags.groups import FlagGroup
+from gangline.cli.flags.up_flags import DEFAULT_MAX_CODE, MaxCodeFlag
 from gangline.cli.invitation_lines import count
 from gangline.cli.output import err, say, warn
-from gangline.cli.up_flags import DEFAULT_MAX_CODE, MaxCodeFlag
-from gangline.launch.contact import Contact
-from gangline.launch.fetching import fetch_code, offered_code
+from gangline.launch.joining.contact import Contact
+from gangline.launch.joining.fetching import fetch_code, offered_code
+from gangline.launch.joining.surroundings import surroundings_here
 from gangline.launch.program import Program, check_script
-from gangline.launch.surroundings import surroundings_here
-from gangline.spec.code import CodeManifest, in_mib
 from gangline.spec.errors import UsageError
-from gangline.spec.surroundings import Difference, differences
+from gangline.spec.machines.code import CodeManifest, in_mib
+from gangline.spec.machines.surroundings import Difference, differences
 
 _SHOWN = 200
 

@@ -8,20 +8,20 @@ import msgspec
 import typer
 from typer.core import TyperCommand
 
-from gangline.cli.contact import Contact
-from gangline.cli.devices import DevicesFlag
-from gangline.cli.flag_groups import FlagGroup, grouped
-from gangline.cli.notices import NoticeDeadlineFlag, NoticeFlag
+from gangline.cli.flags.devices import DevicesFlag
+from gangline.cli.flags.groups import FlagGroup, grouped
+from gangline.cli.flags.notices import NoticeDeadlineFlag, NoticeFlag
+from gangline.cli.flags.tls_options import enrol
 from gangline.cli.output import JsonFlag, say
 from gangline.cli.run.arriving import arrived, find_place, find_run, link_of
 from gangline.cli.run.bringing import BringFlags, Bringing
 from gangline.cli.run.cmd_run import launch
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
-from gangline.cli.tls_options import enrol
 from gangline.engines.job import Job
 from gangline.files.tls import TlsFiles
 from gangline.launch.certificates import own_files
 from gangline.launch.devices import find_gpus, placed
+from gangline.launch.joining.contact import Contact
 from gangline.launch.program import find_program
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.config import (
@@ -33,9 +33,9 @@ from gangline.spec.config import (
     SurvivalConfig,
     check_transport,
 )
-from gangline.spec.devices import AUTO as DEVICES_AUTO
-from gangline.spec.devices import check_devices
-from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
+from gangline.spec.machines.devices import AUTO as DEVICES_AUTO
+from gangline.spec.machines.devices import check_devices
+from gangline.spec.machines.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
 from gangline.spec.wire import WireSettings, parse_ports
 
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from gangline.cli.flag_groups import grouped
+from gangline.cli.flags.groups import grouped
+from gangline.cli.flags.tls_options import TlsFlags
 from gangline.cli.output import JsonFlag, err, out, print_json, say
 from gangline.cli.run.configuring import configured
 from gangline.cli.run.end import end_document, print_end
@@ -21,7 +22,6 @@ from gangline.cli.run.flags import (
 )
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
 from gangline.cli.run.progress import Greeting, ScreenWatcher
-from gangline.cli.tls_options import TlsFlags
 from gangline.emulation.scaling import describe_scale
 from gangline.engines.engine import Engine
 from gangline.engines.job import Job, count_cores

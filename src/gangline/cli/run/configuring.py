@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from gangline.cli.flag_groups import FlagGroup
+    from gangline.cli.flags.groups import FlagGroup
+    from gangline.cli.flags.tls_options import TlsFlags
     from gangline.cli.run.flags import ClusterFlags
-    from gangline.cli.tls_options import TlsFlags
     from gangline.spec.config import RunConfig
 
 

@@ -6,17 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
-from gangline.cli.devices import DevicesFlag
-from gangline.cli.flag_groups import FlagGroup, Sets
-from gangline.cli.notices import NoticeDeadlineFlag, NoticeFlag
-from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
+from gangline.cli.flags.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
+from gangline.cli.flags.devices import DevicesFlag
+from gangline.cli.flags.groups import FlagGroup, Sets
+from gangline.cli.flags.notices import NoticeDeadlineFlag, NoticeFlag
+from gangline.cli.flags.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.cli.run.numbers import parse_numbers
 from gangline.spec.cluster import Cluster
 from gangline.spec.config import AUTO, ExchangeConfig, HostsConfig, SurvivalConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import FaultPlan
-from gangline.spec.notice import DEFAULT_NOTICE_S
+from gangline.spec.machines.notice import DEFAULT_NOTICE_S
 from gangline.spec.wire import parse_ports
 
 

@@ -14,7 +14,7 @@ import typer
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from gangline.spec.link import JoinLink
+    from gangline.spec.machines.link import JoinLink
 
 SECRET_VARIABLE = "GANGLINE_SECRET"
 _MAX_CHARS = 256

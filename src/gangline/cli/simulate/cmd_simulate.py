@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
+from gangline.cli.flags.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
 from gangline.cli.output import EXIT_FAILURE, JsonFlag, out, print_json
 from gangline.cli.simulate.replayed import replay_run
 from gangline.cli.simulate.survival import Survival, Witness

@@ -13,7 +13,7 @@ from gangline.coordinator.settings import Settings
 from gangline.files.addresses import own_addresses
 from gangline.files.config import PROFILE_FILE, read_config
 from gangline.spec.config import RunConfig
-from gangline.spec.link import is_wildcard
+from gangline.spec.machines.link import is_wildcard
 from gangline.spec.profile import ClusterProfile
 
 if TYPE_CHECKING:

@@ -28,11 +28,11 @@ from gangline.coordinator.inputs import (
 from gangline.coordinator.outgoing import OVER
 from gangline.coordinator.outputs import Admitted, Refusal, Send, Stumbled
 from gangline.coordinator.sanity import check_message
-from gangline.coordinator.server.events_door import EventsDoor
+from gangline.coordinator.server.events.door import EventsDoor
+from gangline.coordinator.server.events.streams import Streams
 from gangline.coordinator.server.limits import Bucket, Limits
 from gangline.coordinator.server.openapi import document
 from gangline.coordinator.server.reaching import CallBack
-from gangline.coordinator.server.streams import Streams
 from gangline.protocol.lifeline import Dissolve
 from gangline.protocol.messages import FromCoordinator, Hello, Refused, decode_from_worker, encode
 from gangline.protocol.status import (

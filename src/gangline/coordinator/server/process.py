@@ -24,7 +24,7 @@ from gangline.files.announcement import Announcement
 from gangline.files.tls import read_tls_files, server_tls
 from gangline.files.tokens import WORKER_TOKEN
 from gangline.spec.errors import GanglineError
-from gangline.spec.link import bracketed
+from gangline.spec.machines.link import bracketed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from gangline.coordinator.server.reception import Reception
 from gangline.files.invitations import Invitations
 from gangline.protocol.messages import MAX_MESSAGE_BYTES
 from gangline.spec.errors import LaunchError
-from gangline.spec.link import bracketed
+from gangline.spec.machines.link import bracketed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from gangline.spec.hosts import Host
+    from gangline.spec.machines.hosts import Host
 
 COORDINATOR = "the coordinator"
 """The name of this machine among those that hosts try to reach; no host can have it."""

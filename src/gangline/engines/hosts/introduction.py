@@ -13,7 +13,7 @@ from gangline.files.announcement import read_announcement
 from gangline.files.tokens import read_token
 from gangline.protocol.agents import Coordinator
 from gangline.spec.errors import LaunchError
-from gangline.spec.hosts import split_place
+from gangline.spec.machines.hosts import split_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gangline.engines.hosts.seat import Seat
     from gangline.engines.job import Job
     from gangline.protocol.agents import Here
-    from gangline.spec.hosts import Host
+    from gangline.spec.machines.hosts import Host
 
 _LOOK_S = 0.2
 _START_S = 60.0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from gangline.spec.hosts import Host
+    from gangline.spec.machines.hosts import Host
 
 CONNECT_S = 10
 """How long ssh may take to get a connection."""

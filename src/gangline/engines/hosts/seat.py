@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from gangline.protocol.agents import File
-    from gangline.spec.hosts import Host
+    from gangline.spec.machines.hosts import Host
 
 FIRST_RETRY_S, MOST_RETRY_S = 2.0, 30.0
 """How long after a failure a host is tried again: at first, and at most."""

@@ -21,20 +21,20 @@ from gangline.coordinator.server.limits import Limits
 from gangline.files.announcement import Announcement
 from gangline.files.certificates import make_tls_files
 from gangline.files.tls import own_fingerprint, server_context, server_tls
-from gangline.launch.inviting import (
+from gangline.launch.joining.entering import enter, settle, undone_on_error
+from gangline.launch.joining.inviting import (
     links_to,
     list_invitations,
     make_invitation,
     withdraw_invitation,
 )
-from gangline.launch.joining import enter, settle, undone_on_error
 from gangline.spec.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gangline.spec.link import JoinLink
+    from gangline.spec.machines.link import JoinLink
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_invitations_are_made_listed_and_withdrawn_by_command(
 
 
 def test_a_link_is_printed_for_every_way_to_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gangline.launch import inviting
+    from gangline.launch.joining import inviting
 
     monkeypatch.setattr(inviting, "own_addresses", lambda: ["10.0.0.5", "fd00::5"])
     monkeypatch.setattr(socket, "gethostname", lambda: "desk")

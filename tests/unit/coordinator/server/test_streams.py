@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gangline.coordinator.server import streams as streams_module
+from gangline.coordinator.server.events import streams as streams_module
+from gangline.coordinator.server.events.streams import NoRoomError, Streams, TooFastError
 from gangline.coordinator.server.limits import Limits
-from gangline.coordinator.server.streams import NoRoomError, Streams, TooFastError
 from gangline.eventlog import LogNotes, events_dir, read_events, read_run
 from gangline.eventlog.lines import encode_line
 from gangline.protocol.streaming import LAUNCHER, Chunk, EventsAnswer, EventsRequest, machine_name

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gangline.engines.notice import NoticeWatch
-from gangline.spec.notice import SIGTERM
+from gangline.engines.ending.notice import NoticeWatch
+from gangline.spec.machines.notice import SIGTERM
 
 if TYPE_CHECKING:
     from gangline.engines.beyond import Beyond

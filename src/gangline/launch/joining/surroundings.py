@@ -10,7 +10,7 @@ import warnings
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from gangline.spec.surroundings import MISSING, Surroundings
+from gangline.spec.machines.surroundings import MISSING, Surroundings
 from gangline.version import VERSION
 
 if TYPE_CHECKING:

@@ -18,16 +18,16 @@ import msgspec
 
 from gangline.files.tls import fingerprint_of
 from gangline.files.tokens import WORKER_TOKEN
-from gangline.launch.contact import Contact
+from gangline.launch.joining.contact import Contact
 from gangline.protocol.joining import EnterAnswer
 from gangline.spec.errors import LaunchError, UsageError
-from gangline.spec.link import bracketed
+from gangline.spec.machines.link import bracketed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gangline.spec.link import JoinLink
+    from gangline.spec.machines.link import JoinLink
 
 AUTHORITY_FILE = "authority.pem"
 _TIMEOUT_S = 10.0

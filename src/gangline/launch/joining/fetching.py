@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.spec.code import CodeFile, CodeManifest, in_mib
 from gangline.spec.errors import LaunchError, UsageError
+from gangline.spec.machines.code import CodeFile, CodeManifest, in_mib
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from gangline.launch.contact import Contact
+    from gangline.launch.joining.contact import Contact
 
 CODE_FOLDER = "code"
 _PIECE = 1 << 16

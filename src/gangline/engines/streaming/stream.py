@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gangline.engines.sentfiles import SentFiles
+from gangline.engines.streaming.sentfiles import SentFiles
 from gangline.files.tls import client_context
 from gangline.files.tokens import read_token
 from gangline.protocol.streaming import MAX_SENT_BYTES, Chunk, EventsAnswer, EventsRequest

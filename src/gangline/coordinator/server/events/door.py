@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.responses import PlainTextResponse, Response
 
-from gangline.coordinator.server.streams import NoRoomError, TooFastError
+from gangline.coordinator.server.events.streams import NoRoomError, TooFastError
 from gangline.protocol.streaming import EventsRequest
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from gangline.coordinator.server.streams import Streams
+    from gangline.coordinator.server.events.streams import Streams
 
 _BAD_REQUEST, _CONFLICT, _TOO_MANY, _NO_ROOM = 400, 409, 429, 507
 

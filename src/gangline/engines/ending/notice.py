@@ -9,7 +9,7 @@ import subprocess
 import threading
 from typing import TYPE_CHECKING
 
-from gangline.spec.notice import COMMAND, FILE
+from gangline.spec.machines.notice import COMMAND, FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,19 +7,18 @@ from typing import Annotated
 import msgspec
 import typer
 
-from gangline.cli.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
-from gangline.cli.devices import DevicesFlag
-from gangline.cli.flag_groups import FlagGroup
-from gangline.cli.notices import NoticeDeadlineFlag, NoticeFlag
-from gangline.cli.patience import DEFAULT_PATIENCE_S, PatienceFlag
+from gangline.cli.flags.detectors import DEFAULT_DETECTOR, DetectorFlag, EverybodyFlag
+from gangline.cli.flags.devices import DevicesFlag
+from gangline.cli.flags.groups import FlagGroup
+from gangline.cli.flags.notices import NoticeDeadlineFlag, NoticeFlag
+from gangline.cli.flags.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.coordinator.detectors import load_detector
 from gangline.files.invitations import DEFAULT_LASTS_S, DEFAULT_USES, Invitation, Invitations
-from gangline.launch.code import Collected, offer_code
 from gangline.launch.devices import find_gpus, placed
-from gangline.launch.inviting import listening
+from gangline.launch.joining.code import Collected, offer_code
+from gangline.launch.joining.inviting import listening
 from gangline.launch.program import Program
 from gangline.spec.cluster import Cluster
-from gangline.spec.code import DEFAULT_MAX_BYTES, MAX_SAMPLES
 from gangline.spec.config import (
     ComputeConfig,
     ListenConfig,
@@ -27,10 +26,11 @@ from gangline.spec.config import (
     RunConfig,
     SurvivalConfig,
 )
-from gangline.spec.devices import AUTO as DEVICES_AUTO
-from gangline.spec.devices import check_devices
 from gangline.spec.errors import UsageError
-from gangline.spec.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
+from gangline.spec.machines.code import DEFAULT_MAX_BYTES, MAX_SAMPLES
+from gangline.spec.machines.devices import AUTO as DEVICES_AUTO
+from gangline.spec.machines.devices import check_devices
+from gangline.spec.machines.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
 from gangline.spec.wire import parse_ports
 
 MaxCodeFlag = Annotated[

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.spec.errors import UsageError
-from gangline.spec.surroundings import Surroundings
+from gangline.spec.machines.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,10 +8,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from gangline.cli.contact import Contact
-from gangline.cli.flag_groups import FlagGroup, Sets
+from gangline.cli.flags.groups import FlagGroup, Sets
 from gangline.files.tls import TlsFiles
 from gangline.launch.certificates import find_tls_files, own_files
+from gangline.launch.joining.contact import Contact
 from gangline.spec.errors import LaunchError
 
 

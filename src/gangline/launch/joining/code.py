@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.files.code import write_code
 from gangline.files.plainfile import open_plain
-from gangline.launch.surroundings import imports_of, surroundings_of
-from gangline.spec.code import (
+from gangline.launch.joining.surroundings import imports_of, surroundings_of
+from gangline.spec.errors import UsageError
+from gangline.spec.machines.code import (
     DEFAULT_MAX_BYTES,
     MAX_FILES,
     CodeFile,
@@ -23,7 +24,6 @@ from gangline.spec.code import (
     check_name,
     in_mib,
 )
-from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

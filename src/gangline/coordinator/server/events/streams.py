@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gangline.coordinator.server.events.lines import Origin, read_line
 from gangline.coordinator.server.limits import Bucket
-from gangline.coordinator.server.sent_lines import Origin, read_line
 from gangline.eventlog import events_dir
 from gangline.eventlog.lines import encode_line
 from gangline.files.plainfile import open_plain, read_plain, replace_plain

@@ -14,11 +14,11 @@ from gangline.files.announcement import read_announcement
 from gangline.files.config import read_config
 from gangline.files.tls import own_fingerprint, read_tls_files
 from gangline.files.tokens import OPERATOR_TOKEN
-from gangline.launch.contact import RunContact
+from gangline.launch.joining.contact import RunContact
 from gangline.protocol.joining import InvitationAnswer, InvitationStatus
 from gangline.spec.config import ListenConfig
 from gangline.spec.errors import LaunchError, UsageError
-from gangline.spec.link import JoinLink, is_host, is_loopback, is_wildcard
+from gangline.spec.machines.link import JoinLink, is_host, is_loopback, is_wildcard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
