@@ -4,7 +4,13 @@
 import sys
 from multiprocessing import forkserver
 
+from hypothesis import settings
+
 from gangline.testing.fixtures import worker_pool as worker_pool
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("gangline", deadline=None)
+settings.load_profile("gangline")
 
 
 def pytest_collection_finish() -> None:

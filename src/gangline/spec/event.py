@@ -73,6 +73,8 @@ class ViewAdopted(Event, frozen=True, kw_only=True, tag="view_adopted"):
     """How the members exchange, in one line; empty where all are in one ring."""
     team: int = 0
     """Which team, where groups train at their own pace."""
+    whole: int = 0
+    """How many workers there are in all teams; 0: there is one team only."""
 
 
 class StepDone(Event, frozen=True, kw_only=True, tag="step_done"):

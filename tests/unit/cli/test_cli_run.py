@@ -378,7 +378,13 @@ def test_the_progress_line_says_where_the_job_is_and_how_fast(tmp_path: Path) ->
         events.write(step(12, 100.10))
         events.flush()
         feed.refresh()
-    assert feed.line() == "epoch 1  step 12  640 samples/s  50.0 ms/step"
+        assert feed.line() == "epoch 1  step 12  640 samples/s  50.0 ms/step"
+        parted = ViewAdopted(t=101.0, view=0, step=13, members=[0], shares=[8], reason="", whole=2)
+        events.write(parted)
+        events.flush()
+        feed.refresh()
+    shown = "epoch 1  step 12  160 samples/s  50.0 ms/step  (team 0 of 2 workers)"
+    assert feed.line() == shown, "nobody is missing"
 
 
 def test_progress_goes_on_when_the_log_is_broken(tmp_path: Path) -> None:

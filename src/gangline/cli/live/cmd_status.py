@@ -38,8 +38,11 @@ def status(
     shares = (
         {} if found.view is None else dict(zip(found.view.members, found.view.shares, strict=True))
     )
-    number = "no view yet" if found.view is None else f"view {found.view.number}"
-    say(f"{found.run}: step {found.step}, {number}")
+    if found.view is None:
+        here = sum(worker.is_connected for worker in found.workers)
+        say(f"{found.run}: starting, {here} of {found.expected_workers} workers are here")
+    else:
+        say(f"{found.run}: step {max(found.step, 0)}, view {found.view.number}")
     table = Table("worker", "host", "state", "step", "share", "compute", box=None)
     for worker in found.workers:
         table.add_row(

@@ -47,6 +47,7 @@ class StepFeed:
         self._global_batch = 0
         self._num_members = 0
         self._most_members = 0
+        self._team = ""
         self.stage = "starting"
         """What is shown before the first step."""
 
@@ -65,12 +66,18 @@ class StepFeed:
         for event in events:
             if isinstance(event, ViewAdopted):
                 self._global_batch = sum(event.shares)
-                self._num_members = len(event.members)
-                self._most_members = max(self._most_members, self._num_members)
+                self._note_members(event)
             elif isinstance(event, StepDone):
                 self._recent.append(event)
         while len(self._recent) > 2 and self._recent[-1].t - self._recent[0].t > _WINDOW_S:
             self._recent.popleft()
+
+    def _note_members(self, event: ViewAdopted) -> None:
+        self._num_members = len(event.members)
+        self._team = f"team {event.team} of {event.whole} workers" if event.whole else ""
+        # Others train elsewhere, at their own pace: nobody is missing.
+        most = 0 if event.whole else self._most_members
+        self._most_members = max(most, self._num_members)
 
     def line(self) -> str:
         """Epoch, step, the pace of the last seconds, and how many take part, if some do not."""
@@ -87,6 +94,8 @@ class StepFeed:
         text += f"  {step_s * 1000:,.1f} ms/step"
         if self._num_members < self._most_members:
             text += f"  {self._num_members} of {self._most_members} workers"
+        if self._team:
+            text += f"  ({self._team})"
         return text
 
 

@@ -14,6 +14,7 @@ from gangline.coordinator.members.table import WorkerTable
 from gangline.protocol.messages import Gathered
 from gangline.protocol.status import WorkerStatus
 from gangline.spec.errors import UsageError
+from gangline.spec.sync import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -249,7 +250,7 @@ class Roster:
             structure=first.structure,
             whole=self.whole,
             detector=self._detector,
-            may_part=self.whole is None and not first.must_stay,
+            may_part=self.whole is None and not first.must_stay and first.sync.kind != AUTO,
             may_exclude=given.may_exclude
             and self._may_exclude
             and self.is_elastic(self.founded.members),

@@ -60,6 +60,11 @@ def _instead(item: Any) -> str:
         return "give parameters in a module, nn.ParameterList([parameter])"
     if isinstance(item, list | tuple):
         return "give its items one by one, gangline.prepare(*items)"
+    if callable(getattr(item, "step", None)) and callable(getattr(item, "zero_grad", None)):
+        return (
+            "an optimizer must be a torch.optim.Optimizer. Have its class inherit from that, or leave "
+            "it out, gangline.prepare(model, loader): then the loop updates the parameters itself"
+        )
     if isinstance(item, Dataset):
         return "give the loader that draws from it, DataLoader(data, batch_size=…, shuffle=True)"
     return (

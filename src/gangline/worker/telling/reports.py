@@ -41,6 +41,7 @@ def tell_view(session: Session, adoption: Adoption) -> None:
             reason=view.reason,
             structure="" if view.structure is None else str(view.structure),
             team=0 if view.whole is None else view.whole.team,
+            whole=0 if view.whole is None else view.whole.workers,
         )
     )
 

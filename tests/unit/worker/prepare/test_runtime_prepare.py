@@ -64,6 +64,17 @@ def test_a_scheduler_among_the_objects_is_sent_to_stateful() -> None:
     refuse(model, optimizer, loader, scheduler, match=match)
 
 
+def test_an_optimizer_that_torch_does_not_know_is_refused_with_what_to_do() -> None:
+    class Own:
+        def step(self) -> None: ...
+
+        def zero_grad(self) -> None: ...
+
+    model, _, loader = parts()
+    match = r"given a Own: an optimizer must be a torch\.optim\.Optimizer.*prepare\(model, loader\)"
+    refuse(model, Own(), loader, match=match)
+
+
 EVERYTHING = r"model, optimizer, loader = gangline\.prepare\(model, optimizer, loader\)"
 
 
