@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from networks import Network
 
@@ -141,5 +142,9 @@ def ssh_hosts(folder: Path, count: int) -> Iterator[SshHosts]:
             yield hosts
         finally:
             for server in hosts.servers.values():
+                # A session whose network is cut would wait for its client for ever.
+                for session in psutil.Process(server.pid).children(recursive=True):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        session.kill()
                 server.kill()
                 server.wait()
