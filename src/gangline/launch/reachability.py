@@ -8,11 +8,20 @@ import http.client
 import socket
 import ssl
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
 from gangline.profiling.advice import Finding, Status
-from gangline.protocol.reaching import Attempt, Reach, greet_all, hang_up, listen_within, try_port
+from gangline.protocol.reaching import (
+    Attempt,
+    Reach,
+    greet_all,
+    hang_up,
+    interface_towards,
+    listen_within,
+    try_port,
+)
 from gangline.protocol.status import CalledBack
 from gangline.spec.errors import LaunchError
 
@@ -121,25 +130,49 @@ def _encrypted(answer: Answer) -> Finding:
     return Finding(what="TLS", found="none", status=Status.LIMITED, advice=advice)
 
 
+def call_back(own: str, ports: tuple[int, int] | None, ask: Callable[[str], bytes]) -> CalledBack:
+    """Has the coordinator call a port of this machine. Raises OSError where none can be listened on."""
+    listener = listen_within(own, ports)
+    try:
+        greet_all(listener)
+        document = ask(f"/api/reach?port={listener.getsockname()[1]}")
+        return msgspec.json.decode(document, type=CalledBack)
+    except msgspec.DecodeError as error:
+        raise LaunchError(f"the coordinator's answer cannot be read: {error}") from error
+    finally:
+        hang_up(listener)
+
+
+def must_call_out(
+    url: str, ports: tuple[int, int] | None, ask: Callable[[str], bytes]
+) -> str | None:
+    """Why workers of this machine must open all connections themselves; None: they need not.
+
+    Not known is not: then they are called, and say what is wrong if that fails.
+    """
+    parts = urlsplit(url)
+    try:
+        own = interface_towards(parts.hostname or "", parts.port or 0)
+        told = call_back(own, ports, ask)
+    except (OSError, LaunchError):
+        return None
+    if told.is_known:
+        return None
+    seen = "" if told.seen_from == own else f", which is seen as {told.seen_from}"
+    return f"the coordinator does not get through to {own}{seen} ({told.reach})"
+
+
 def _called_back(
     own: str, ports: tuple[int, int] | None, ask: Callable[[str], bytes]
 ) -> Iterator[Finding]:
     span = "all ports" if ports is None else f"ports {ports[0]}-{ports[1]}"
     try:
-        listener = listen_within(own, ports)
+        told = call_back(own, ports, ask)
     except OSError as error:
         found = f"cannot listen at {own}, {span}: {error.strerror}"
         advice = "free one, or give another range by --wire-ports"
         yield Finding(what="reached back", found=found, status=Status.BROKEN, advice=advice)
         return
-    greet_all(listener)
-    try:
-        document = ask(f"/api/reach?port={listener.getsockname()[1]}")
-        told = msgspec.json.decode(document, type=CalledBack)
-    except msgspec.DecodeError as error:
-        raise LaunchError(f"the coordinator's answer cannot be read: {error}") from error
-    finally:
-        hang_up(listener)
     yield _seen(own, told)
     if told.is_known:
         found = f"open, at {told.seen_from}"

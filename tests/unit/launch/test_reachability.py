@@ -15,7 +15,9 @@ from serving import KEYS, ask, serving
 from gangline.cli.main import run_command
 from gangline.files.certificates import make_tls_files, own_hosts
 from gangline.files.tls import server_tls
+from gangline.launch.reachability import must_call_out
 from gangline.protocol.reaching import Reach, interface_towards, listen_within, try_port
+from gangline.spec.errors import LaunchError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,3 +129,28 @@ def test_two_questions_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -
     assert run_command(["doctor", "--hosts", "x", "127.0.0.1:1"]) == 2
     assert run_command(["doctor", "127.0.0.1"]) == 2
     assert "names no port" in capsys.readouterr().err
+
+
+def answer(**fields: Any) -> bytes:
+    told = {"seen_from": "127.0.0.1", "reach": "open", "is_known": True, **fields}
+    return json.dumps(told).encode()
+
+
+def test_a_machine_that_joins_is_called_where_the_coordinator_gets_through() -> None:
+    assert must_call_out("wss://127.0.0.1:7700", None, lambda path: answer()) is None
+
+
+def test_a_machine_behind_a_translator_opens_all_connections_itself() -> None:
+    told = answer(seen_from="203.0.113.9", reach="filtered", is_known=False)
+    why = must_call_out("wss://127.0.0.1:7700", (20000, 20100), lambda path: told)
+    assert why == (
+        "the coordinator does not get through to 127.0.0.1, which is seen as 203.0.113.9 (filtered)"
+    )
+
+
+def test_nothing_changes_where_the_coordinator_cannot_say() -> None:
+    def refuse(path: str) -> bytes:
+        raise LaunchError("an older coordinator")
+
+    assert must_call_out("wss://127.0.0.1:7700", None, refuse) is None
+    assert must_call_out("wss://127.0.0.1:7700", None, lambda path: b"{}") is None

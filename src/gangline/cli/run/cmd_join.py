@@ -12,7 +12,7 @@ from gangline.cli.flags.devices import DevicesFlag
 from gangline.cli.flags.groups import FlagGroup, grouped
 from gangline.cli.flags.notices import NoticeDeadlineFlag, NoticeFlag
 from gangline.cli.flags.tls_options import enrol
-from gangline.cli.output import JsonFlag, say
+from gangline.cli.output import JsonFlag, say, warn
 from gangline.cli.run.arriving import arrived, find_place, find_run, link_of
 from gangline.cli.run.bringing import BringFlags, Bringing
 from gangline.cli.run.cmd_run import launch
@@ -23,6 +23,7 @@ from gangline.launch.certificates import own_files
 from gangline.launch.devices import find_gpus, placed
 from gangline.launch.joining.contact import Contact
 from gangline.launch.program import find_program
+from gangline.launch.reachability import must_call_out
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.config import (
     DEFAULT_MAX_AWAY_S,
@@ -105,6 +106,20 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
         str | None,
         typer.Option(help="The ports that these workers may listen on, such as 20000-20100."),
     ] = None
+    wire_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="The name or address at which others reach these workers, if not the usual one.",
+        ),
+    ] = None
+    wire_calls_out: Annotated[
+        bool,
+        typer.Option(
+            "--wire-calls-out",
+            help="Have these workers open all connections (found out by itself where that must be).",
+        ),
+    ] = False
     devices: DevicesFlag = DEVICES_AUTO
     notice: NoticeFlag = None
     notice_deadline: NoticeDeadlineFlag = DEFAULT_NOTICE_S
@@ -125,7 +140,9 @@ class JoinFlags(FlagGroup, frozen=True, kw_only=True):
             compute=ComputeConfig(devices=self.devices),
             exchange=ExchangeConfig(transport=self.transport),
             wire=WireSettings(
-                ports=None if self.wire_ports is None else parse_ports(self.wire_ports)
+                ports=None if self.wire_ports is None else parse_ports(self.wire_ports),
+                address=self.wire_address,
+                calls_out=self.wire_calls_out,
             ),
             survival=SurvivalConfig(
                 max_away_s=self.max_away,
@@ -189,6 +206,7 @@ def join(
         link, place, authority=tls.tls_ca, secret_file=secret_file, run_dir=options.run_dir
     ) as (contact, folder):
         run = find_run(contact)
+        config = _as_reached(config, contact)
         offered = code.compared(contact)
         workplace = None
         if program is None:
@@ -212,3 +230,19 @@ def join(
     if not as_json:
         say(f"joining {run} at {contact.url.partition('://')[2]}")
     launch(job, show_output=show_output, as_json=as_json)
+
+
+def _as_reached(config: RunConfig, contact: Contact) -> RunConfig:
+    """Where others do not get through to this machine, its workers open all connections."""
+    if config.wire.calls_out or config.wire.address is not None:
+        return config
+    why = must_call_out(contact.url, config.wire.ports, contact.ask)
+    if why is None:
+        return config
+    warn(
+        f"{why}: workers here open all connections themselves. That works as long as one other machine "
+        "can be called; `gangline doctor HOST:PORT` says what to open"
+    )
+    return msgspec.structs.replace(
+        config, wire=msgspec.structs.replace(config.wire, calls_out=True)
+    )
