@@ -114,6 +114,21 @@ def compare_seven(num_seeds: int) -> None:
     print(f"  as fast as with everybody; the slowest is left out after step {max(steps)} at most")
 
 
+def show_slow_networks(num_seeds: int) -> None:
+    """Three unlike nodes behind slow links: how many steps are made before the best goes on alone."""
+    for bits in (1e8, 1e9):
+        nodes = tuple(
+            SimulatedNode(name=f"n{place}", speed=speed, bytes_per_s=bits / 8)
+            for place, speed in enumerate((0.6, 0.25, 0.1))
+        )
+        found = [chosen(nodes, seed) for seed in range(num_seeds)]
+        alone = sum(members == (0,) for members, _ in found)
+        print(
+            f"three nodes behind {bits / 1e9:g} Gbit/s: the best alone in {alone} of {num_seeds}, "
+            f"after step {max(step for _, step in found)} at most"
+        )
+
+
 def count_alike(num_seeds: int) -> None:
     """Like workers under noise: how many are left out."""
     excluded = []
@@ -131,13 +146,14 @@ def count_alike(num_seeds: int) -> None:
 
 
 def main() -> None:
-    """Prints all three."""
+    """Prints all four."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--clusters", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=8)
     options = parser.parse_args()
     compare_sets(options.clusters)
     compare_seven(options.seeds)
+    show_slow_networks(options.seeds)
     count_alike(options.seeds)
 
 
