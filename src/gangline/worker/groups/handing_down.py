@@ -4,7 +4,8 @@
 So what its loop does between epochs, to evaluate or to save, it does with the trained parameters. And
 if all members are lost, an epoch is lost at most, not all since it was put out.
 
-The first member keeps a copy when an epoch begins, and a thread sends it to one spare after the other.
+The first member keeps a copy when an epoch begins, and a thread sends it to one spare after the other,
+epoch by epoch. Where sending takes longer than an epoch, copies wait, as far as there is room.
 It comes with the results of the calls that the members have made before that epoch: the spare's loop is
 given them where it makes the same calls, as that of a worker which is behind.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gangline.collectives import GroupKey
@@ -34,7 +36,12 @@ if TYPE_CHECKING:
     from gangline.worker.session import Session
 
 LEVEL = "spare"
-_LOOK_S = 0.1
+MAX_WAITING = 16
+MAX_WAITING_BYTES = 256 << 20
+"""So many copies wait, and so large ones, before an epoch is left out."""
+DRAIN_S = 10.0
+"""How long the last member waits at its script's end for those that still wait to be sent."""
+_LOOK_S = 0.02
 
 
 class Heritage(NamedTuple):
@@ -53,24 +60,48 @@ class Giver:
         self._snapshot = snapshot
         self._side: SideGroup | None = None
         self._task: SideTask[None] | None = None
+        self._waiting: deque[tuple[Parcel, Position]] = deque()
+        """What is to be sent next, and what is being sent."""
         self._is_closed = False
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is being sent."""
+        return self._task is not None and self._task.is_under_way
+
     def give(self, position: Position, results: Results) -> None:
-        """An epoch begins. Where the spares have not yet got the state of the last one, they miss this.
+        """An epoch begins.
 
         The members' results of calls are known to all of them. The order of the epoch that begins is
         left out: the spare has no part in it, and waits where it needs one.
         """
         client, door = self._session.client, self._session.door
-        spares = {} if client is None else client.spares
-        is_busy = self._task is not None and self._task.is_under_way
-        if not spares or is_busy or client is None or door is None:
+        if client is None or door is None or not client.spares:
+            return
+        size = sum(parcel.num_bytes for parcel, _ in self._waiting)
+        if len(self._waiting) > MAX_WAITING or (self._waiting and size > MAX_WAITING_BYTES):
             return
         known = {key: value for key, value in results.items() if key != (ORDER, position.epoch)}
         parcel = Parcel.copied((list(position), known, self._snapshot.export()))
-        self._side = SideGroup(door)
-        self._task = SideTask(lambda: self._send_all(parcel, position, spares))
-        client.send(StateOffered(step=position.step, spares=tuple(spares)))
+        self._waiting.append((parcel, position))
+        if not self.is_busy:
+            self._side = SideGroup(door)
+            self._task = SideTask(self._send_waiting)
+
+    def drain(self) -> None:
+        """The script is over: waits a while for what is still to be sent."""
+        if self._task is not None:
+            self._task.wait(DRAIN_S)
+
+    def _send_waiting(self) -> None:
+        client = self._session.client
+        assert client is not None
+        while self._waiting and not self._is_closed:
+            parcel, position = self._waiting[0]
+            spares = client.spares
+            client.send(StateOffered(step=position.step, spares=tuple(spares)))
+            self._send_all(parcel, position, spares)
+            self._waiting.popleft()
 
     def _send_all(
         self, parcel: Parcel, position: Position, spares: Mapping[int, WireAddress]

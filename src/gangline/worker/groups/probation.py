@@ -59,9 +59,6 @@ class Probation:
             found = client.poll_group(last, worker=worker, timeout_s=SHOW_S)
             if found is not None:
                 return found[0]
-            offer = client.take_offer()
-            if offer is not None:
-                return offer
             if client.is_out(worker, last=last):
                 client.send(Shown(slowdown=self.measure()))
                 deadline_s = time.monotonic() + VIEW_WAIT_S

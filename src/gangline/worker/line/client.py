@@ -255,35 +255,35 @@ class ControlClient:
 
         return self._wait(find, timeout_s, "a view with this worker in it")[0]
 
-    def poll_group(self, last: int, *, worker: int, timeout_s: float) -> tuple[View | None] | None:
-        """As `wait_group`; None where there is no such view in time.
-
-        Raises ExchangeAborted where it was given another team, whose groups have other numbers.
-        """
-
-        def find() -> tuple[View | None] | None:
-            if self.has_moved:
-                raise ExchangeAborted("this worker was given another team")
-            return self._find_group(last, worker)
-
-        self._isolation.wait()
-        found = self._poll(find, timeout_s)
-        if found is not None:
-            self._isolation.go_on()
-        return found
-
     @property
     def spares(self) -> dict[int, WireAddress]:
         """How those are reached that wait outside of the newest view."""
         published = self._published.get(self.newest_view)
         return {} if published is None else published.spares
 
-    def take_offer(self) -> FetchState | None:
-        """Who has the state with which an epoch begins, for a spare that waits; said once."""
-        offer, self._offer = self._offer, None
-        if offer is not None:
+    def poll_group(
+        self, last: int, *, worker: int, timeout_s: float
+    ) -> tuple[View | FetchState | None] | None:
+        """As `wait_group`; None where there is no such view in time.
+
+        Or, said once, who has the state with which an epoch begins, for a spare. Raises ExchangeAborted
+        where this worker was given another team, whose groups have other numbers.
+        """
+
+        def find() -> tuple[View | FetchState | None] | None:
+            if self.has_moved:
+                raise ExchangeAborted("this worker was given another team")
+            found = self._find_group(last, worker)
+            if found is not None or self._offer is None:
+                return found
+            offer, self._offer = self._offer, None
+            return (offer,)
+
+        self._isolation.wait()
+        found = self._poll(find, timeout_s)
+        if found is not None:
             self._isolation.go_on()
-        return offer
+        return found
 
     def is_awaited(self, last: int, *, worker: int) -> bool:
         """Whether there is a newer group than `last` with this worker in it, or it may go."""

@@ -148,6 +148,7 @@ class Recovery:
         if truth.was_behind or self._gear.handout is not None:
             self.void()  # the present batch was cut for the old group, too
         if view is None:
+            self._note_skipped(truth.position)
             return
         if self._gear.session.group.rank == 0:
             self.record_view(self._views.latest)
@@ -158,6 +159,18 @@ class Recovery:
                 self._gear.session.place.worker,
                 own.step,
                 truth.position.step,
+            )
+
+    def _note_skipped(self, position: Position) -> None:
+        """A spare was sent the state of a later epoch than the next: its loop sees that too early."""
+        first, last = self._progress.loop_epoch, position.epoch - 1
+        if last >= first:
+            _log.warning(
+                "gangline: worker %d is a spare, and was not sent the state after epoch %d: epochs are "
+                "shorter than it takes. What its loop finds after that epoch is of epoch %d",
+                self._gear.session.place.worker,
+                first - 1,
+                last,
             )
 
     def record_view(self, adoption: Adoption) -> None:

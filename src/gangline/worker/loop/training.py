@@ -212,6 +212,7 @@ class Training:
             return
         if self.has_left or self.is_ended_behind:
             return
+        self.gear.giver.drain()
         membership = self.gear.membership
         with contextlib.suppress(GanglineError):
             worker, position = self.session.place.worker, self.position._replace(epoch=NO_EPOCH)
