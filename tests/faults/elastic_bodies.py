@@ -73,6 +73,8 @@ class Setup:
     """A worker, a step, and for how many seconds it lets none of its other threads run there."""
     hangs_in_order: tuple[int, int] | None = None
     """A worker that is stopped when the order of an epoch is agreed on, and which epoch."""
+    hangs_last: tuple[int, float] | None = None
+    """A worker that is stopped after the last epoch but one of the loop `looking`, and for how long."""
     loses_order: tuple[int, int] | None = None
     """A worker whose group breaks when the others have agreed on the order of an epoch, and which."""
     dies: dict[int, str] = field(default_factory=dict)

@@ -16,6 +16,7 @@ import gangline
 from gangline.eventlog import read_run
 from gangline.protocol.launch import Launch
 from gangline.spec.event import StateHandedDown
+from gangline.spec.faults import Fault
 
 if TYPE_CHECKING:
     from elastic_bodies import Parts
@@ -44,7 +45,15 @@ def looking(parts: Parts) -> dict[str, Any]:
         is_main = parts.is_alone or gangline.is_main()
         parts.found_after[epoch] = (figures, optimizer.param_groups[0]["lr"], found), is_main
         scheduler.step()
+        if epoch == parts.setup.epochs - 2 and parts.setup.hangs_last is not None:
+            _hang(*parts.setup.hangs_last)
     return describe([model], [optimizer])
+
+
+def _hang(worker: int, for_s: float) -> None:
+    job = gangline.worker.api._job
+    if job.session.place.worker == worker:
+        job.training.gear.faults._happen(Fault(worker=worker, kind="hang", step=0, for_s=for_s))
 
 
 def _await_spares() -> None:

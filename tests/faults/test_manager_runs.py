@@ -139,6 +139,26 @@ def test_a_spare_sees_what_the_others_see_after_every_epoch(
 
 
 @pytest.mark.slow
+def test_a_spare_that_hangs_when_the_job_ends_does_not_fail_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_exclusion_cost(monkeypatch, 0.2)
+    setup = Setup(
+        loop="looking",
+        batch=4,
+        epochs=4,
+        allocation="balanced",
+        think_s=0.02,
+        wait={23: "members go on"},
+        hangs_last=(0, 12.0),
+    )
+    slow = Fault(worker=0, kind="slow", step=4, to=1 / 15, for_steps=10_000)
+    outcome = run_with(tmp_path, setup, [slow], workers=3, everybody=False)
+    assert outcome.exit_codes[1:] == [0, 0], report(outcome)
+    outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_worker_with_a_slow_link_is_excluded_for_its_link(tmp_path: Path) -> None:
     """The exchange gets slower for all alike; how long each link was busy tells whose it is."""

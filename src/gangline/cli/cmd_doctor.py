@@ -14,6 +14,7 @@ from gangline.cli.output import JsonFlag, out, print_json
 from gangline.profiling.advice import Finding, Status, advise
 from gangline.spec.errors import UsageError
 from gangline.spec.machines.hosts import split_place
+from gangline.spec.machines.link import SCHEME, JoinLink, bracketed
 from gangline.spec.wire import WireSettings, parse_ports
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def register(app: typer.Typer) -> None:
 def doctor(
     coordinator: Annotated[
         str | None,
-        typer.Argument(metavar="HOST:PORT", help="Say whether this coordinator is reached."),
+        typer.Argument(metavar="HOST:PORT|LINK", help="Say whether this coordinator is reached."),
     ] = None,
     *,
     token_file: Annotated[
@@ -69,6 +70,9 @@ def doctor(
     """Say what this machine, or others, can do, and what to do about what is missing."""
     ports = None if wire_ports is None else WireSettings(ports=parse_ports(wire_ports)).ports
     if coordinator is not None:
+        if coordinator.startswith(SCHEME):  # what is in it besides is secret
+            link = JoinLink.parse(coordinator)
+            coordinator = f"{bracketed(link.host)}:{link.port}"
         if hosts is not None or listen is not None:
             raise UsageError("HOST:PORT and --hosts are two questions: ask them one by one")
         _look_at(coordinator, token_file, tls_ca, ports=ports, as_json=as_json)

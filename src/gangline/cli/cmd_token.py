@@ -56,7 +56,7 @@ def list_all(run_dir: RunDir, token_file: OperatorToken = None, as_json: JsonFla
         return
     say(f"{'name':<10}{'state':<11}{'machines':<11}ends")
     for one in found:
-        ends = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.ends_s))
+        ends = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(one.ends_s))
         machines = f"{one.used} of {one.uses}"
         say(f"{one.name:<10}{one.state:<11}{machines:<11}{ends}")
 

@@ -57,4 +57,10 @@ def print_error(message: str, *, kind: str, as_json: bool) -> None:
     if as_json:
         print_json({"error": {"kind": kind, "message": message}})
     else:
-        err().print(Text.assemble(("error: ", "bold red"), (message, "red")))
+        shown = printable(message)
+        err().print(Text.assemble(("error: ", "bold red"), (shown, "red")))
+
+
+def printable(text: str) -> str:
+    """Without what a terminal would take for commands: another machine may have written it."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)

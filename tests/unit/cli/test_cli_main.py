@@ -65,6 +65,13 @@ def test_brackets_in_a_message_are_not_markup(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "error: use [[nodes]] and [bold]\n"
 
 
+def test_a_message_of_another_machine_is_no_command_for_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_error("what it\x1b[8m says\x07\nis shown", kind="LaunchError", as_json=False)
+    assert capsys.readouterr().err == "error: what it?[8m says?\nis shown\n"
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [(UsageError("x"), 2), (UnsupportedError("x"), 2), (LaunchError("x"), 1), (LogError("x"), 1)],

@@ -30,7 +30,7 @@ def code(*files: CodeFile, **changes: Any) -> CodeManifest:
     [
         *("../x", "a/../../x", "/etc/passwd", "a//b", "./a", "a/.", "..", ".", ""),
         *("a\\..\\x", "C:\\x", "a\nb", "a\x1b[2Jb", "a\0b", "a\u202eb"),
-        *("x" * 256, "/".join(["x" * 200] * 6)),
+        *("x" * 256, "/".join(["x" * 200] * 6), "/".join(["x"] * 33), "a\u2028b"),
     ],
 )
 def test_names_that_lead_elsewhere_are_refused(name: str) -> None:

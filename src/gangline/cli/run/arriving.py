@@ -22,6 +22,8 @@ from gangline.spec.machines.link import SCHEME, JoinLink
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_MAX_RUN_CHARS = 256
+
 
 class _RunningJob(msgspec.Struct):
     """What of a coordinator's status matters to who joins."""
@@ -110,6 +112,10 @@ def find_run(contact: Contact) -> str:
     """The name of the job; asking for it proves that address and token are right."""
     document = contact.ask("/api/status")
     try:
-        return msgspec.json.decode(document, type=_RunningJob).run
+        run = msgspec.json.decode(document, type=_RunningJob).run
     except msgspec.DecodeError as error:
         raise LaunchError(f"what answers at {contact.url} is no coordinator: {error}") from error
+    # It is shown beside what is to be agreed to: it must not be able to look like that.
+    if not run.isprintable() or len(run) > _MAX_RUN_CHARS:
+        raise LaunchError(f"the run at {contact.url} has a name that cannot be shown: {run[:80]!r}")
+    return run

@@ -34,6 +34,7 @@ from gangline.spec.config import (
     SurvivalConfig,
     check_transport,
 )
+from gangline.spec.errors import UsageError
 from gangline.spec.machines.devices import AUTO as DEVICES_AUTO
 from gangline.spec.machines.devices import check_devices
 from gangline.spec.machines.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
@@ -206,6 +207,8 @@ def join(
         link, place, authority=tls.tls_ca, secret_file=secret_file, run_dir=options.run_dir
     ) as (contact, folder):
         run = find_run(contact)
+        if link is not None and run != link.run:
+            raise UsageError(f"the link is of run {link.run!r}, and run {run!r} answers there")
         config = _as_reached(config, contact)
         offered = code.compared(contact)
         workplace = None

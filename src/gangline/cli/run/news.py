@@ -55,7 +55,7 @@ def _line(decision: Decision) -> str:
     numbers, reason = decision.numbers, decision.reason
     if decision.what == "publish_view":
         has_joined = "joined" in numbers and (numbers.get("view") or 0) > 0
-        return reason if "lost" in numbers or has_joined else ""
+        return reason if "lost" in numbers or "left" in numbers or has_joined else ""
     before = _SAID_AS.get(decision.what)
     if before is None:
         return ""

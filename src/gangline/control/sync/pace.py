@@ -101,8 +101,8 @@ def hint(state: ControlState, now: float) -> tuple[ControlState, list[Say]]:
     told = msgspec.structs.replace(state.oversight, has_hinted=True)
     numbers = {"in_step": pace.in_step, "apart": pace.apart, "exchange_s": pace.exchange_s}
     reason = (
-        f"{pace}, as --sync flexible lets them. The result is then another one: each group makes steps "
-        "of its own, with a part of the batch"
+        f"{pace}: run with --sync flexible, or `gangline set RUN_DIR sync flexible` now. The result is "
+        "then another one: each group makes steps of its own, with a part of the batch"
     )
     decision = Decision(t=now, what="hint", reason=reason, numbers=numbers)
     return msgspec.structs.replace(state, oversight=told), [Say(decision=decision)]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_MAX_BYTES = 64 << 20
 MAX_FILES = 10_000
 MAX_SAMPLES = 64
+_MAX_PARTS = 32
 _MAX_NAME_BYTES, _MAX_PART_BYTES = 1024, 255
 _DIGEST_CHARS = 64
 
@@ -128,10 +129,11 @@ def check_name(name: str) -> None:
     parts = name.split("/")
     if name.startswith("/") or "\\" in name or any(part in ("", ".", "..") for part in parts):
         raise UsageError(f"the code's file {name!r} would lie outside of the code's folder")
-    if any(unicodedata.category(letter)[0] == "C" for letter in name):
+    if not name.isprintable() or any(unicodedata.category(one)[0] == "C" for one in name):
         raise UsageError(f"the code's file {name!r} has a name that cannot be shown")
     longest = max(len(part.encode()) for part in parts)
-    if len(name.encode()) > _MAX_NAME_BYTES or longest > _MAX_PART_BYTES:
+    is_long = len(name.encode()) > _MAX_NAME_BYTES or longest > _MAX_PART_BYTES
+    if is_long or len(parts) > _MAX_PARTS:
         raise UsageError(f"the code's file {name[:80]!r}… has a name that is too long")
 
 

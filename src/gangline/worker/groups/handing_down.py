@@ -4,8 +4,8 @@
 So what its loop does between epochs, to evaluate or to save, it does with the trained parameters. And
 if all members are lost, an epoch is lost at most, not all since it was put out.
 
-The first member keeps a copy when an epoch begins, and a thread sends it to one spare after the other,
-epoch by epoch. Where sending takes longer than an epoch, copies wait, as far as there is room.
+The first member keeps a copy when an epoch begins, and a thread per spare sends it there, epoch by
+epoch. Where sending takes longer than an epoch, copies wait, as far as there is room.
 It comes with the results of the calls that the members have made before that epoch: the spare's loop is
 given them where it makes the same calls, as that of a worker which is behind.
 """
@@ -27,8 +27,6 @@ from gangline.worker.prepare.handshake import Parcel, receive_value, send_parcel
 from gangline.worker.session import now
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gangline.protocol.messages import FetchState
     from gangline.spec.exchange.address import WireAddress
     from gangline.worker.groups.regroup import Results
@@ -52,16 +50,16 @@ class Heritage(NamedTuple):
     state: dict[str, Any]
 
 
-class Giver:
-    """Sends the state with which an epoch begins to the spares, if there are any."""
+class _Way:
+    """What is sent to one spare, by a thread of its own: another one that hangs does not hold it up."""
 
-    def __init__(self, session: Session, snapshot: Snapshot) -> None:
+    def __init__(self, session: Session, spare: int) -> None:
         self._session = session
-        self._snapshot = snapshot
-        self._side: SideGroup | None = None
-        self._task: SideTask[None] | None = None
+        self._spare = spare
         self._waiting: deque[tuple[Parcel, Position]] = deque()
         """What is to be sent next, and what is being sent."""
+        self._side: SideGroup | None = None
+        self._task: SideTask[None] | None = None
         self._is_closed = False
 
     @property
@@ -69,78 +67,114 @@ class Giver:
         """Whether something is being sent."""
         return self._task is not None and self._task.is_under_way
 
-    def give(self, position: Position, results: Results) -> None:
-        """An epoch begins.
-
-        The members' results of calls are known to all of them. The order of the epoch that begins is
-        left out: the spare has no part in it, and waits where it needs one.
-        """
-        client, door = self._session.client, self._session.door
-        if client is None or door is None or not client.spares:
-            return
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may wait."""
         size = sum(parcel.num_bytes for parcel, _ in self._waiting)
-        if len(self._waiting) > MAX_WAITING or (self._waiting and size > MAX_WAITING_BYTES):
-            return
-        known = {key: value for key, value in results.items() if key != (ORDER, position.epoch)}
-        parcel = Parcel.copied((list(position), known, self._snapshot.export()))
+        return not self._waiting or (
+            len(self._waiting) <= MAX_WAITING and size <= MAX_WAITING_BYTES
+        )
+
+    def put(self, parcel: Parcel, position: Position) -> None:
+        """Sends this as soon as all before it is sent."""
         self._waiting.append((parcel, position))
         if not self.is_busy:
-            self._side = SideGroup(door)
+            assert self._session.door is not None
+            self._side = SideGroup(self._session.door)
             self._task = SideTask(self._send_waiting)
 
-    def drain(self) -> None:
-        """The script is over: waits a while for what is still to be sent."""
+    def wait(self, timeout_s: float) -> None:
+        """Waits for what is still to be sent."""
         if self._task is not None:
-            self._task.wait(DRAIN_S)
-
-    def _send_waiting(self) -> None:
-        client = self._session.client
-        assert client is not None
-        while self._waiting and not self._is_closed:
-            parcel, position = self._waiting[0]
-            spares = client.spares
-            client.send(StateOffered(step=position.step, spares=tuple(spares)))
-            self._send_all(parcel, position, spares)
-            self._waiting.popleft()
-
-    def _send_all(
-        self, parcel: Parcel, position: Position, spares: Mapping[int, WireAddress]
-    ) -> None:
-        door, worker = self._session.door, self._session.place.worker
-        assert door is not None
-        assert self._side is not None
-        for spare, address in spares.items():
-            if self._is_closed:
-                return
-            begun_s, error = time.perf_counter(), ""
-            try:
-                group = self._side.connect(
-                    _key(self._session, step=position.step, source=worker, spare=spare),
-                    rank=0,
-                    addresses=(door.address, address),
-                )
-                send_parcel(group, parcel, to=1)
-            except ExchangeError as failure:  # it is lost, or was asked back just now
-                error = str(failure)
-            finally:
-                self._side.leave()
-            self._session.record(
-                StateHandedDown(
-                    t=now(),
-                    worker=worker,
-                    spare=spare,
-                    step=position.step,
-                    num_bytes=parcel.num_bytes,
-                    took_s=time.perf_counter() - begun_s,
-                    error=error[:200],
-                )
-            )
+            self._task.wait(timeout_s)
 
     def close(self) -> None:
         """Breaks off what is under way."""
         self._is_closed = True
         if self._task is not None and self._side is not None:
             self._side.break_off(self._task)
+
+    def _send_waiting(self) -> None:
+        client = self._session.client
+        assert client is not None
+        while self._waiting and not self._is_closed:
+            parcel, position = self._waiting[0]
+            address = client.spares.get(self._spare)
+            if address is not None:  # else it is back, or lost
+                client.send(StateOffered(step=position.step, spares=(self._spare,)))
+                self._send(parcel, position, address)
+            self._waiting.popleft()
+
+    def _send(self, parcel: Parcel, position: Position, address: WireAddress) -> None:
+        door, worker, spare = self._session.door, self._session.place.worker, self._spare
+        assert door is not None
+        assert self._side is not None
+        begun_s, error = time.perf_counter(), ""
+        try:
+            group = self._side.connect(
+                _key(self._session, step=position.step, source=worker, spare=spare),
+                rank=0,
+                addresses=(door.address, address),
+            )
+            send_parcel(group, parcel, to=1)
+        except ExchangeError as failure:  # it is lost, or was asked back just now
+            error = str(failure)
+        finally:
+            self._side.leave()
+        self._session.record(
+            StateHandedDown(
+                t=now(),
+                worker=worker,
+                spare=spare,
+                step=position.step,
+                num_bytes=parcel.num_bytes,
+                took_s=time.perf_counter() - begun_s,
+                error=error[:200],
+            )
+        )
+
+
+class Giver:
+    """Sends the state with which an epoch begins to the spares, if there are any."""
+
+    def __init__(self, session: Session, snapshot: Snapshot) -> None:
+        self._session = session
+        self._snapshot = snapshot
+        self._ways: dict[int, _Way] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is being sent."""
+        return any(way.is_busy for way in self._ways.values())
+
+    def give(self, position: Position, results: Results) -> None:
+        """An epoch begins.
+
+        The members' results of calls are known to all of them. The order of the epoch that begins is
+        left out: the spare has no part in it, and waits where it needs one.
+        """
+        client = self._session.client
+        spares = {} if client is None or self._session.door is None else client.spares
+        for spare in {*spares} - {*self._ways}:
+            self._ways[spare] = _Way(self._session, spare)
+        ways = [self._ways[spare] for spare in spares if self._ways[spare].has_room]
+        if not ways:
+            return
+        known = {key: value for key, value in results.items() if key != (ORDER, position.epoch)}
+        parcel = Parcel.copied((list(position), known, self._snapshot.export()))
+        for way in ways:
+            way.put(parcel, position)
+
+    def drain(self) -> None:
+        """The script is over: waits a while for what is still to be sent."""
+        deadline_s = time.monotonic() + DRAIN_S
+        for way in self._ways.values():
+            way.wait(max(0.0, deadline_s - time.monotonic()))
+
+    def close(self) -> None:
+        """Breaks off what is under way."""
+        for way in self._ways.values():
+            way.close()
 
 
 def fetch(session: Session, offer: FetchState, *, group: int) -> Heritage | None:

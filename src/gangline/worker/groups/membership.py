@@ -132,6 +132,10 @@ class Membership:
         if is_mismatch or not client.is_elastic:
             raise_stopped(error, client.await_stop(_VERDICT_S))
 
+    def forget_loss(self) -> None:
+        """Nothing was lost with the group: its members only gave a state to others."""
+        self._broken_s = self._error = None
+
     def find_loss(self) -> Exception | None:
         """An exchange has failed and the script ended before it could be repeated: why; else None."""
         client = self._session.client

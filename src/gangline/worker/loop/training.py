@@ -214,13 +214,16 @@ class Training:
             return
         self.gear.giver.drain()
         membership = self.gear.membership
+        if membership.is_broken:
+            return
         with contextlib.suppress(GanglineError):
             worker, position = self.session.place.worker, self.position._replace(epoch=NO_EPOCH)
-            while not membership.is_broken:
-                view = client.wait_end(membership.group, worker=worker, timeout_s=END_WAIT_S)
-                if view is None or view.whole is not None:
-                    return
+            # Who is back may be lost again before it has the final state: then another view follows.
+            while (
+                view := client.wait_end(membership.group, worker=worker, timeout_s=END_WAIT_S)
+            ) is not None and view.whole is None:
                 membership.enter(view, position)
+        membership.forget_loss()  # the state is the final one, whatever became of the last group
 
     def close(self) -> None:
         """Leaves the models and optimizers as if they had never been prepared."""

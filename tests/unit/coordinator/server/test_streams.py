@@ -196,6 +196,11 @@ def test_a_log_that_is_there_already_is_not_written_to(desk: Desk) -> None:
         encode_line(RunEnded(t=1.0, status="failed", reason="", wall_s=1.0, is_joining=True)),
         encode_line(WorkerEnded(t=1.0, worker=3, exit_code=1, signal=None, reason="")),
         encode_line(EventsLost(t=1.0, source="worker 5", count=1, reason="")),
+        encode_line(
+            Decision(t=1.0, what="exclude", reason="worker 0 lies", numbers={"worker": 3.0})
+        ),
+        encode_line(Decision(t=1.0, what="leave", reason="", numbers={"worker": 0.0})),
+        b'{"kind":"decision","t":1.0,"what":"leave","reason":"","numbers":{"worker":1e308}}\n',
     ],
 )
 def test_a_line_that_has_no_place_in_a_log_is_left_out_and_counted(desk: Desk, line: bytes) -> None:
@@ -231,6 +236,7 @@ def test_a_log_begins_with_who_writes_it(desk: Desk) -> None:
         (WorkerEnded(t=1, worker=-1, exit_code=0, signal=None, reason=""), False),
         (EpochDone(t=1, worker=-1, epoch=1, step=1, samples=1), False),
         (Decision(t=1, what="never_joined", reason="", numbers={}), True),
+        (Decision(t=1, what="take_back", reason="", numbers={}), False),
     ],
 )
 def test_a_launcher_speaks_for_its_own_machine(desk: Desk, event: Event, is_kept: bool) -> None:

@@ -7,6 +7,7 @@ be taken for that worker's. Such lines are left out, and counted.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -45,6 +46,13 @@ _OF_WORKERS = (
     StateHandedDown,
 )
 _OF_LAUNCHERS = (LogOpened, RunStarted, RunEnded, WorkerEnded, Decision, EventsLost)
+_DECIDED_BY_WORKERS = frozenset(
+    {"begin_anew", "leave", "out_of_memory", "probe", "resumed", "small_shares"}
+)
+_DECIDED_BY_LAUNCHERS = frozenset(
+    {"end_stopped", "keep_events", "never_joined", "notice", "respawn", "await_others"}
+)
+"""What they decide themselves. Everything else is the coordinator's to say."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
@@ -96,6 +104,13 @@ def _is_its_own(event: AnyEvent, origin: Origin) -> bool:
             return event.is_joining
         case WorkerEnded():
             return origin.owns(event.worker)
+        case Decision(what=what, numbers=numbers):
+            own = _DECIDED_BY_LAUNCHERS if origin.worker == LAUNCHER else _DECIDED_BY_WORKERS
+            said = numbers.get("worker")
+            # What is not finite is read as nothing, and is nobody's either.
+            number = origin.worker if said is None else int(said) if math.isfinite(said) else -2
+            is_of_own = number == origin.worker or origin.owns(number)
+            return is_of_own and (what in own or what.startswith("checkpoint_"))
     worker = getattr(event, "worker", origin.worker)
     return bool(worker == origin.worker)
 
