@@ -8,6 +8,8 @@
    in common, so they do not disturb each other: at most h·log₂ h measurements in 2·log₂ h rounds,
    which is every pair of up to three hosts, and 321 of 2016 with 64.
 4. On each host with several workers, two of them measure the way between them.
+5. Two hosts that both only call out, and do not reach each other, are passed on by one that can be
+   called: what that way takes follows from its two halves.
 
 A measurement is 15 echoes, and five large messages each way. Training goes on meanwhile: what else is
 under way on a link is part of what is measured.
@@ -154,6 +156,7 @@ class Survey:
         if self._open:
             return []
         if not self._rounds:
+            self._links += self._passed_on()
             self._ended_s = now
             return []
         outgoing = []
@@ -164,6 +167,51 @@ class Survey:
             self._open[self._number] = pair
             outgoing.append(Outgoing(pair.server, ServeLink(number=self._number)))
         return outgoing
+
+    def _passed_on(self) -> list[SurveyedLink]:
+        """The ways between those that do not reach each other, through the first that can be called.
+
+        Bytes go on as they come, so that the slower half is what they take; latencies add up.
+        """
+        closed = [one for one in self._speakers if self._addresses[one].calls_out]
+        relay = next((one for one in self._addresses if not self._addresses[one].calls_out), None)
+        known = {frozenset((link.source, link.target)) for link in self._links}
+        found = []
+        for place, source in enumerate(closed):
+            for target in closed[place + 1 :]:
+                halves = [self._link_between(one, relay) for one in (source, target)]
+                if frozenset((source, target)) in known or None in halves:
+                    continue
+                first, second = (half for half in halves if half is not None)
+                times_s = [max(pair) for pair in zip(first.there_s, second.back_s, strict=False)]
+                back_s = [max(pair) for pair in zip(first.back_s, second.there_s, strict=False)]
+                found.append(
+                    SurveyedLink(
+                        source=source,
+                        target=target,
+                        latency_s=first.latency_s + second.latency_s,
+                        num_bytes=first.num_bytes,
+                        there_s=times_s,
+                        back_s=back_s,
+                    )
+                )
+        return found
+
+    def _link_between(self, source: int, target: int | None) -> SurveyedLink | None:
+        """A way that was measured, seen from `source`."""
+        for link in self._links:
+            if (link.source, link.target) == (source, target):
+                return link
+            if (link.target, link.source) == (source, target):
+                return SurveyedLink(
+                    source=source,
+                    target=link.source,
+                    latency_s=link.latency_s,
+                    num_bytes=link.num_bytes,
+                    there_s=link.back_s,
+                    back_s=link.there_s,
+                )
+        return None
 
     def _note(self, worker: int, found: LinkFound, now: float) -> list[Outgoing]:
         pair = self._open.get(found.number)

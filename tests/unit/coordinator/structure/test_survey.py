@@ -210,3 +210,45 @@ def test_who_does_not_know_the_token_measures_nothing() -> None:
     assert found.there_s == ()
     gone = measure(2, address, token="right")
     assert gone.error != ""
+
+
+def test_the_way_between_two_that_only_call_out_follows_from_its_halves() -> None:
+    """Worker 1 can be called by both; 0 and 2 do not reach each other."""
+    closed = {
+        worker: WireAddress(
+            host="10.0.0.1", port=1000 + worker, host_id=f"h{worker}", calls_out=worker != 1
+        )
+        for worker in range(3)
+    }
+    field = Field(["h0", "h1", "h2"], [0.0, 1.0, 3.0])
+    field.survey = Survey(closed, 0.0)
+    find = field.answers
+
+    def answers(worker: int, message: object) -> list[object]:
+        if isinstance(message, MeasureLink) and {worker, message.address.port - 2000} == {0, 2}:
+            found = LinkFound(number=message.number, error="nobody answers")
+            return list(field.survey.receive(worker, found, 1.0))
+        return find(worker, message)
+
+    field.answers = answers  # type: ignore[method-assign]
+    field.run()
+    status = field.survey.status()
+    assert status.is_over
+    (passed_on,) = [one for one in status.links if {one.source, one.target} == {0, 2}]
+    assert passed_on.latency_s == pytest.approx(2e-3)
+    assert passed_on.there_s == [2.0] * 5, "the slower half"
+    assert passed_on.num_bytes == 1000
+
+
+def test_nothing_is_said_of_a_way_that_nobody_can_pass_on() -> None:
+    closed = {
+        worker: WireAddress(
+            host="10.0.0.1", port=1000 + worker, host_id=f"h{worker}", calls_out=True
+        )
+        for worker in range(2)
+    }
+    survey = Survey(closed, 0.0)
+    survey.begin()
+    survey.tick(2 * PATIENCE_S)
+    survey.tick(4 * PATIENCE_S)
+    assert survey.status().links == []
