@@ -13,7 +13,8 @@ import pytest
 from command_jobs import CommandJob
 
 from gangline.cli.main import run_command
-from gangline.engines import Job, coordination, ending
+from gangline.engines import Job, coordination
+from gangline.engines.ending import job_end
 from gangline.engines.coordination import Coordination
 from gangline.eventlog import read_run
 from gangline.files.announcement import read_announcement
@@ -139,7 +140,7 @@ def test_a_worker_that_stays_stopped_when_the_job_is_over_is_ended_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ending, "STOPPED_GRACE_S", 0.5)
+    monkeypatch.setattr(job_end, "STOPPED_GRACE_S", 0.5)
     (tmp_path / "train.py").write_text(STOPS)
     assert run_command(["run", "--nodes", "2", "--run-dir", "run", "train.py"]) == 0
     shown = capsys.readouterr()
@@ -157,7 +158,7 @@ def test_a_worker_that_is_woken_in_time_ends_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ending, "STOPPED_GRACE_S", 60.0)
+    monkeypatch.setattr(job_end, "STOPPED_GRACE_S", 60.0)
     wakes = """\
 else:
     import pathlib, psutil, time
