@@ -14,8 +14,8 @@ from command_jobs import CommandJob
 
 from gangline.cli.main import run_command
 from gangline.engines import Job, coordination
-from gangline.engines.ending import job_end
 from gangline.engines.coordination import Coordination
+from gangline.engines.ending import job_end
 from gangline.eventlog import read_run
 from gangline.files.announcement import read_announcement
 from gangline.spec.cluster import Cluster
