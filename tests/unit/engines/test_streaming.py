@@ -46,7 +46,7 @@ def write_log(folder: Path, worker: int, count: int, *, start: int = 0) -> None:
     with EventWriter(log_path(folder, source), run="test", source=source) as log:
         for number in range(start, start + count):
             if worker == LAUNCHER:
-                log.write(Decision(t=time.time(), what="resumed", reason=str(number), numbers={}))
+                log.write(Decision(t=time.time(), what="notice", reason=str(number), numbers={}))
             else:
                 log.write(EpochDone(t=time.time(), worker=worker, epoch=number, step=1, samples=1))
 
