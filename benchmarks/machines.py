@@ -118,7 +118,7 @@ def started(hosts: int) -> dict[str, float]:
         first.mkdir()
         (first / "train.py").write_text(SCRIPT)
         began = time.time()
-        words = ["up", "--run-dir", "run", "train.py", str(hosts)]
+        words = ["up", "--everybody", "--run-dir", "run", "train.py", str(hosts)]
         up = stack.enter_context(closing(Command(namespaces[0], first, *words)))
         printed, line = up.said("gangline join")
         words = [*shlex.split(line)[1:], "--yes", "--run-dir", "run"]

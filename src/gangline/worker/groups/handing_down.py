@@ -13,6 +13,7 @@ given them where it makes the same calls, as that of a worker which is behind.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,6 +41,7 @@ MAX_WAITING_BYTES = 256 << 20
 DRAIN_S = 10.0
 """How long the last member waits at its script's end for those that still wait to be sent."""
 _LOOK_S = 0.02
+_END_S = 1.0
 
 
 class Heritage(NamedTuple):
@@ -57,7 +59,10 @@ class _Way:
         self._session = session
         self._spare = spare
         self._waiting: deque[tuple[Parcel, Position]] = deque()
-        """What is to be sent next, and what is being sent."""
+        """What is to be sent next, and what is being sent; the thread takes it out."""
+        self._lock = threading.Lock()
+        self._is_sending = False
+        """Whether the thread will look once more for what waits."""
         self._side: SideGroup | None = None
         self._task: SideTask[None] | None = None
         self._is_closed = False
@@ -70,18 +75,23 @@ class _Way:
     @property
     def has_room(self) -> bool:
         """Whether one more may wait."""
-        size = sum(parcel.num_bytes for parcel, _ in self._waiting)
-        return not self._waiting or (
-            len(self._waiting) <= MAX_WAITING and size <= MAX_WAITING_BYTES
-        )
+        with self._lock:
+            count = len(self._waiting)
+            size = sum(parcel.num_bytes for parcel, _ in self._waiting)
+        return count == 0 or (count <= MAX_WAITING and size <= MAX_WAITING_BYTES)
 
     def put(self, parcel: Parcel, position: Position) -> None:
         """Sends this as soon as all before it is sent."""
-        self._waiting.append((parcel, position))
-        if not self.is_busy:
-            assert self._session.door is not None
-            self._side = SideGroup(self._session.door)
-            self._task = SideTask(self._send_waiting)
+        with self._lock:
+            self._waiting.append((parcel, position))
+            is_sending, self._is_sending = self._is_sending, True
+        if is_sending:
+            return
+        if self._task is not None:
+            self._task.wait(_END_S)  # it has nothing more to do
+        assert self._session.door is not None
+        self._side = SideGroup(self._session.door)
+        self._task = SideTask(self._send_waiting)
 
     def wait(self, timeout_s: float) -> None:
         """Waits for what is still to be sent."""
@@ -97,13 +107,27 @@ class _Way:
     def _send_waiting(self) -> None:
         client = self._session.client
         assert client is not None
-        while self._waiting and not self._is_closed:
-            parcel, position = self._waiting[0]
-            address = client.spares.get(self._spare)
-            if address is not None:  # else it is back, or lost
-                client.send(StateOffered(step=position.step, spares=(self._spare,)))
-                self._send(parcel, position, address)
-            self._waiting.popleft()
+        try:
+            while (found := self._next()) is not None:
+                parcel, position = found
+                address = client.spares.get(self._spare)
+                if address is not None:  # else it is back, or lost
+                    client.send(StateOffered(step=position.step, spares=(self._spare,)))
+                    self._send(parcel, position, address)
+                with self._lock:
+                    self._waiting.popleft()
+        except BaseException:
+            with self._lock:
+                self._is_sending = False
+            raise
+
+    def _next(self) -> tuple[Parcel, Position] | None:
+        """What is to be sent; None: nothing, and then the thread ends."""
+        with self._lock:
+            if self._waiting and not self._is_closed:
+                return self._waiting[0]
+            self._is_sending = False
+            return None
 
     def _send(self, parcel: Parcel, position: Position, address: WireAddress) -> None:
         door, worker, spare = self._session.door, self._session.place.worker, self._spare

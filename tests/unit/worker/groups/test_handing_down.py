@@ -157,6 +157,31 @@ def test_epochs_wait_in_their_order_as_far_as_there_is_room(
     giver.close()
 
 
+def test_no_epoch_is_lost_between_the_loop_and_the_thread_that_sends(
+    doors: tuple[Door, Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(
+        handing_down._Way,
+        "_send",
+        lambda way, parcel, position, address: sent.append(position.step),
+    )
+    member = session(MEMBER, doors[0], {SPARE: doors[1].address})
+    giver = Giver(member, snapshot_of(0.5)[1])
+    given = []
+    for step in range(2000):
+        if giver._ways.get(SPARE) is None or giver._ways[SPARE].has_room:
+            given.append(step)
+        giver.give(POSITION._replace(step=step), {})
+        if step % 7 == 0:
+            time.sleep(0.0005)  # the thread comes to its end now and then
+    giver.drain()
+    until(lambda: not giver.is_busy)
+    assert sent == sorted(set(sent))
+    assert {*given} <= {*sent}
+    giver.close()
+
+
 def test_a_member_does_not_wait_for_a_spare_that_never_comes(doors: tuple[Door, Door]) -> None:
     member = session(MEMBER, doors[0], {SPARE: doors[1].address})
     giver = Giver(member, snapshot_of(0.5)[1])
