@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +11,6 @@ import torch.nn.functional as F
 from elastic_bodies import describe, mlp
 
 import gangline
-from gangline.eventlog import read_run
-from gangline.protocol.launch import Launch
-from gangline.spec.event import StateHandedDown
 from gangline.spec.faults import Fault
 
 if TYPE_CHECKING:
@@ -39,7 +34,7 @@ def looking(parts: Parts) -> dict[str, Any]:
             loss = F.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-        found = 0.0 if parts.is_alone else gangline.mean(float(loss))
+        found = 0.0 if parts.is_alone else gangline.mean(loss.item())
         with torch.no_grad():
             figures = [float(parameter.sum()) for parameter in model.parameters()]
         is_main = parts.is_alone or gangline.is_main()
@@ -57,20 +52,11 @@ def _hang(worker: int, for_s: float) -> None:
 
 
 def _await_spares() -> None:
-    """A member waits in an epoch until all spares have the state with which it began."""
-    job = gangline.worker.api._job
-    first = job.training.epochs._first_step
-    spares = {*job.session.client.spares}
-    if not (job.training.epoch and spares and job.training.gear.handout.step == first + 1):
+    """In the second step of an epoch: until all spares have the state with which it began."""
+    training = gangline.worker.api._job.training
+    if training.gear.handout.step != training.epochs._first_step + 1:
         return
-    launch = Launch.from_environment(os.environ)
-    assert launch is not None
     deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        events = read_run(Path(launch.run_dir), notes=[])
-        sent = {e.spare for e in events if isinstance(e, StateHandedDown) and e.step == first}
-        if spares <= sent:
-            time.sleep(0.3)  # so that its loop comes to where it waits
-            return
+    while training.gear.giver.is_busy:
+        assert time.monotonic() < deadline, "the spares have not got the state"
         time.sleep(0.02)
-    raise AssertionError(f"spares {spares} have not got the state of step {first}")
