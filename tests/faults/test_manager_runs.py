@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,18 @@ from gangline.spec.faults import Fault
 
 if TYPE_CHECKING:
     from gangline.control import ControlOptions
+
+
+LOOKING = Setup(
+    loop="looking",
+    batch=4,
+    epochs=5,
+    allocation="balanced",
+    think_s=0.02,
+    wait={23: "members go on"},
+)
+SLOW = Fault(worker=0, kind="slow", step=4, to=1 / 15, for_steps=10_000)
+"""Worker 0 is left out of this, and stays so."""
 
 
 def set_exclusion_cost(monkeypatch: pytest.MonkeyPatch, cost_s: float) -> None:
@@ -110,16 +123,8 @@ def test_a_spare_sees_what_the_others_see_after_every_epoch(
 ) -> None:
     """Its loop goes through all epochs, with the parameters and the means of the others."""
     set_exclusion_cost(monkeypatch, 0.2)
-    setup = Setup(
-        loop="looking",
-        batch=4,
-        epochs=5,
-        allocation="balanced",
-        think_s=0.02,
-        wait={23: "members go on"},
-    )
-    slow = Fault(worker=0, kind="slow", step=4, to=1 / 15, for_steps=10_000)
-    outcome = run_with(tmp_path, setup, [slow], workers=3, everybody=False)
+    setup = LOOKING
+    outcome = run_with(tmp_path, setup, [SLOW], workers=3, everybody=False)
     assert outcome.exit_codes == [0, 0, 0], report(outcome)
     outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
     assert setup.steps - 1 not in outcome.steps_of(0), "it was not taken back"
@@ -144,17 +149,8 @@ def test_a_spare_that_hangs_when_the_job_ends_does_not_fail_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_exclusion_cost(monkeypatch, 0.2)
-    setup = Setup(
-        loop="looking",
-        batch=4,
-        epochs=4,
-        allocation="balanced",
-        think_s=0.02,
-        wait={23: "members go on"},
-        hangs_last=(0, 12.0),
-    )
-    slow = Fault(worker=0, kind="slow", step=4, to=1 / 15, for_steps=10_000)
-    outcome = run_with(tmp_path, setup, [slow], workers=3, everybody=False)
+    setup = replace(LOOKING, epochs=4, hangs_last=(0, 12.0))
+    outcome = run_with(tmp_path, setup, [SLOW], workers=3, everybody=False)
     assert outcome.exit_codes[1:] == [0, 0], report(outcome)
     outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
 

@@ -13,9 +13,8 @@ given them where it makes the same calls, as that of a worker which is behind.
 from __future__ import annotations
 
 import contextlib
-import threading
+import queue
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gangline.collectives import GroupKey
@@ -41,7 +40,6 @@ MAX_WAITING_BYTES = 256 << 20
 DRAIN_S = 10.0
 """How long the last member waits at its script's end for those that still wait to be sent."""
 _LOOK_S = 0.02
-_END_S = 1.0
 
 
 class Heritage(NamedTuple):
@@ -56,83 +54,54 @@ class _Way:
     """What is sent to one spare, by a thread of its own: another one that hangs does not hold it up."""
 
     def __init__(self, session: Session, spare: int) -> None:
+        assert session.door is not None
         self._session = session
         self._spare = spare
-        self._waiting: deque[tuple[Parcel, Position]] = deque()
-        """What is to be sent next, and what is being sent; the thread takes it out."""
-        self._lock = threading.Lock()
-        self._is_sending = False
-        """Whether the thread will look once more for what waits."""
-        self._side: SideGroup | None = None
-        self._task: SideTask[None] | None = None
+        self._waiting: queue.SimpleQueue[tuple[Parcel, Position] | None] = queue.SimpleQueue()
+        self._num_put = self._num_done = 0
+        """The loop counts the one, and the thread the other."""
+        self._copy_bytes = 0
         self._is_closed = False
+        self._side = SideGroup(session.door)
+        self._task = SideTask(self._send_all)
 
     @property
-    def is_busy(self) -> bool:
-        """Whether something is being sent."""
-        return self._task is not None and self._task.is_under_way
+    def num_waiting(self) -> int:
+        """How many copies are to be sent, or being sent; 0 where the thread has failed."""
+        return self._num_put - self._num_done if self._task.is_under_way else 0
 
     @property
-    def has_room(self) -> bool:
-        """Whether one more may wait."""
-        with self._lock:
-            count = len(self._waiting)
-            size = sum(parcel.num_bytes for parcel, _ in self._waiting)
-        return count == 0 or (count <= MAX_WAITING and size <= MAX_WAITING_BYTES)
+    def is_full(self) -> bool:
+        """Whether too much waits already, to go by the last copy."""
+        count = self.num_waiting
+        return count > MAX_WAITING or count * self._copy_bytes > MAX_WAITING_BYTES
 
     def put(self, parcel: Parcel, position: Position) -> None:
         """Sends this as soon as all before it is sent."""
-        with self._lock:
-            self._waiting.append((parcel, position))
-            is_sending, self._is_sending = self._is_sending, True
-        if is_sending:
-            return
-        if self._task is not None:
-            self._task.wait(_END_S)  # it has nothing more to do
-        assert self._session.door is not None
-        self._side = SideGroup(self._session.door)
-        self._task = SideTask(self._send_waiting)
-
-    def wait(self, timeout_s: float) -> None:
-        """Waits for what is still to be sent."""
-        if self._task is not None:
-            self._task.wait(timeout_s)
+        self._num_put += 1
+        self._copy_bytes = parcel.num_bytes
+        self._waiting.put((parcel, position))
 
     def close(self) -> None:
         """Breaks off what is under way."""
         self._is_closed = True
-        if self._task is not None and self._side is not None:
-            self._side.break_off(self._task)
+        self._waiting.put(None)
+        self._side.break_off(self._task)
 
-    def _send_waiting(self) -> None:
+    def _send_all(self) -> None:
         client = self._session.client
         assert client is not None
-        try:
-            while (found := self._next()) is not None:
-                parcel, position = found
-                address = client.spares.get(self._spare)
-                if address is not None:  # else it is back, or lost
-                    client.send(StateOffered(step=position.step, spares=(self._spare,)))
-                    self._send(parcel, position, address)
-                with self._lock:
-                    self._waiting.popleft()
-        except BaseException:
-            with self._lock:
-                self._is_sending = False
-            raise
-
-    def _next(self) -> tuple[Parcel, Position] | None:
-        """What is to be sent; None: nothing, and then the thread ends."""
-        with self._lock:
-            if self._waiting and not self._is_closed:
-                return self._waiting[0]
-            self._is_sending = False
-            return None
+        while (found := self._waiting.get()) is not None and not self._is_closed:
+            parcel, position = found
+            address = client.spares.get(self._spare)
+            if address is not None:  # else it is back, or lost
+                client.send(StateOffered(step=position.step, spares=(self._spare,)))
+                self._send(parcel, position, address)
+            self._num_done += 1
 
     def _send(self, parcel: Parcel, position: Position, address: WireAddress) -> None:
         door, worker, spare = self._session.door, self._session.place.worker, self._spare
         assert door is not None
-        assert self._side is not None
         begun_s, error = time.perf_counter(), ""
         try:
             group = self._side.connect(
@@ -169,7 +138,7 @@ class Giver:
     @property
     def is_busy(self) -> bool:
         """Whether something is being sent."""
-        return any(way.is_busy for way in self._ways.values())
+        return any(way.num_waiting for way in self._ways.values())
 
     def give(self, position: Position, results: Results) -> None:
         """An epoch begins.
@@ -181,7 +150,7 @@ class Giver:
         spares = {} if client is None or self._session.door is None else client.spares
         for spare in {*spares} - {*self._ways}:
             self._ways[spare] = _Way(self._session, spare)
-        ways = [self._ways[spare] for spare in spares if self._ways[spare].has_room]
+        ways = [self._ways[spare] for spare in spares if not self._ways[spare].is_full]
         if not ways:
             return
         known = {key: value for key, value in results.items() if key != (ORDER, position.epoch)}
@@ -192,8 +161,8 @@ class Giver:
     def drain(self) -> None:
         """The script is over: waits a while for what is still to be sent."""
         deadline_s = time.monotonic() + DRAIN_S
-        for way in self._ways.values():
-            way.wait(max(0.0, deadline_s - time.monotonic()))
+        while self.is_busy and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
 
     def close(self) -> None:
         """Breaks off what is under way."""
