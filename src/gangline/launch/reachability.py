@@ -16,17 +16,16 @@ from gangline.profiling.advice import Finding, Status
 from gangline.protocol.reaching import (
     Attempt,
     Reach,
-    greet_all,
-    hang_up,
+    call_back,
     interface_towards,
-    listen_within,
     try_port,
 )
-from gangline.protocol.status import CalledBack
 from gangline.spec.errors import LaunchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from gangline.protocol.status import CalledBack
 
 TIMEOUT_S = 5.0
 _UNAUTHORISED = 401
@@ -130,17 +129,11 @@ def _encrypted(answer: Answer) -> Finding:
     return Finding(what="TLS", found="none", status=Status.LIMITED, advice=advice)
 
 
-def call_back(own: str, ports: tuple[int, int] | None, ask: Callable[[str], bytes]) -> CalledBack:
-    """Has the coordinator call a port of this machine. Raises OSError where none can be listened on."""
-    listener = listen_within(own, ports)
+def _ask_back(own: str, ports: tuple[int, int] | None, ask: Callable[[str], bytes]) -> CalledBack:
     try:
-        greet_all(listener)
-        document = ask(f"/api/reach?port={listener.getsockname()[1]}")
-        return msgspec.json.decode(document, type=CalledBack)
+        return call_back(own, ports, ask)
     except msgspec.DecodeError as error:
         raise LaunchError(f"the coordinator's answer cannot be read: {error}") from error
-    finally:
-        hang_up(listener)
 
 
 def must_call_out(
@@ -153,7 +146,7 @@ def must_call_out(
     parts = urlsplit(url)
     try:
         own = interface_towards(parts.hostname or "", parts.port or 0)
-        told = call_back(own, ports, ask)
+        told = _ask_back(own, ports, ask)
     except (OSError, LaunchError):
         return None
     if told.is_known:
@@ -167,7 +160,7 @@ def _called_back(
 ) -> Iterator[Finding]:
     span = "all ports" if ports is None else f"ports {ports[0]}-{ports[1]}"
     try:
-        told = call_back(own, ports, ask)
+        told = _ask_back(own, ports, ask)
     except OSError as error:
         found = f"cannot listen at {own}, {span}: {error.strerror}"
         advice = "free one, or give another range by --wire-ports"

@@ -8,8 +8,14 @@ import errno
 import socket
 import threading
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import msgspec
+
+from gangline.protocol.status import CalledBack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GREETING = b"gangline doctor\n"
 """What is said to who connects to a port that is opened to be tried."""
@@ -109,3 +115,17 @@ def listen_within(host: str, ports: tuple[int, int] | None) -> socket.socket:
         return sock
     assert last is not None
     raise last
+
+
+def call_back(own: str, ports: tuple[int, int] | None, ask: Callable[[str], bytes]) -> CalledBack:
+    """Has the coordinator call a port of this machine; `ask` brings its answer to a path.
+
+    Raises OSError where no port can be listened on, and `msgspec.DecodeError` for another answer.
+    """
+    listener = listen_within(own, ports)
+    try:
+        greet_all(listener)
+        document = ask(f"/api/reach?port={listener.getsockname()[1]}")
+        return msgspec.json.decode(document, type=CalledBack)
+    finally:
+        hang_up(listener)

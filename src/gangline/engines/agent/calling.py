@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gangline.files.tls import client_context
-from gangline.protocol.reaching import greet_all, hang_up, interface_towards, listen_within
-from gangline.protocol.status import CalledBack
+from gangline.protocol.reaching import call_back, interface_towards
 
 if TYPE_CHECKING:
     from gangline.files.tls import TlsFiles
@@ -28,15 +27,13 @@ def is_called(url: str, *, token: str, tls: TlsFiles, ports: tuple[int, int] | N
     connection = http.client.HTTPSConnection(
         host, port, timeout=ASK_S, context=client_context(tls.authority)
     )
-    with contextlib.ExitStack() as stack:
-        stack.callback(connection.close)
+
+    def ask(path: str) -> bytes:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        return connection.getresponse().read()
+
+    with contextlib.closing(connection):
         try:
-            listener = listen_within(interface_towards(host, port), ports)
-            stack.callback(hang_up, listener)
-            greet_all(listener)
-            path = f"/api/reach?port={listener.getsockname()[1]}"
-            connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
-            answer = connection.getresponse().read()
-            return msgspec.json.decode(answer, type=CalledBack).is_known
+            return call_back(interface_towards(host, port), ports, ask).is_known
         except (OSError, http.client.HTTPException, msgspec.DecodeError):
             return None
