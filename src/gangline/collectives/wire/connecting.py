@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gangline.collectives.wire.device_memory.cuda import CudaMemory
+from gangline.collectives.wire.device_memory.way import DeviceWay
 from gangline.collectives.wire.group import Door, Exchange, WireGroup
 from gangline.collectives.wire.joining.handshake import Membership
 from gangline.collectives.wire.nouns import WireAddress, WireOptions
+from gangline.collectives.wire.shared_memory.shared import SharedExchange
 from gangline.collectives.wire.shared_memory.sharing import MAX_MEMBERS, share
 from gangline.collectives.wire.tcp.links import Links
 from gangline.collectives.wire.tcp.ring import RingExchange
@@ -50,13 +53,14 @@ def connect(
         exchange = _make(
             membership, expectation=expectation, addresses=addresses, alarm=alarm, deadline=deadline
         )
-        door.guard(exchange)
+        way = _device_way(membership, exchange)
+        door.guard(exchange, way)
     except BaseException as error:
         door.close()
         if isinstance(error, ExchangeError) and not isinstance(error, ExchangeAborted):
             raise ExchangeError(f"group {key}, member {rank}: {error}") from error
         raise
-    return WireGroup(key, rank=rank, size=membership.size, exchange=exchange, door=door)
+    return WireGroup(key, rank=rank, size=membership.size, exchange=exchange, door=door, way=way)
 
 
 def _make(
@@ -79,6 +83,13 @@ def _make(
     except BaseException:
         links.close()
         raise
+
+
+def _device_way(membership: Membership, exchange: Exchange) -> DeviceWay | None:
+    """Where memory is shared, that of a GPU may be, too."""
+    if not isinstance(exchange, SharedExchange):
+        return None
+    return DeviceWay(exchange, CudaMemory(), rank=membership.rank, size=membership.size)
 
 
 def _check(membership: Membership) -> None:

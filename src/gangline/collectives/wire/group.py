@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gangline.collectives.protocol import GroupKey, Header
+    from gangline.collectives.wire.device_memory.way import DeviceWay
     from gangline.collectives.wire.joining.listener import Listener
     from gangline.collectives.wire.nouns import HopStats
     from gangline.collectives.wire.waiting import Alarm
@@ -46,21 +47,41 @@ class WireGroup:
     """One member's end of a group (see `gangline.collectives.protocol.Group`)."""
 
     def __init__(
-        self, key: GroupKey, *, rank: int, size: int, exchange: Exchange, door: Door
+        self,
+        key: GroupKey,
+        *,
+        rank: int,
+        size: int,
+        exchange: Exchange,
+        door: Door,
+        way: DeviceWay | None = None,
     ) -> None:
+        """`way` is that over device memory, where the members share this host's."""
         self.key, self.rank, self.size = key, rank, size
-        self.transport = f"wire ({exchange.name})"
-        self._exchange, self._door = exchange, door
+        self._exchange, self._door, self._way = exchange, door, way
         self._staging = Staging()
         self._failure: str | None = None
+
+    @property
+    def transport(self) -> str:
+        over_device = self._way is not None and self._way.is_open
+        return f"wire ({'device memory' if over_device else self._exchange.name})"
 
     def all_reduce(self, tensor: Tensor, header: Header | None = None) -> None:
         element_of(tensor, summed=True)
         if header is not None:
             check_header(header)
+        way = self._way
+        if way is not None and way.takes(tensor):
+            self._do(lambda: way.all_reduce(tensor, header))
+            return
+        if way is not None:
+            way.notice(tensor)
         host = self._staging.host_of(tensor)
         self._do(lambda: self._exchange.all_reduce(flat_of(host), header))
         self._staging.write_back(host, tensor)
+        if way is not None:
+            self._do(way.settle)
 
     def reduce_scatter(self, tensor: Tensor) -> Tensor:
         element_of(tensor, summed=True)
@@ -140,12 +161,13 @@ class Door:
         self.alarm = alarm
         self._key, self._listener = key, listener
         self._exchange: Exchange | None = None
+        self._way: DeviceWay | None = None
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def guard(self, exchange: Exchange) -> None:
-        """From now on, this exchange ends with the group."""
-        self._exchange = exchange
+    def guard(self, exchange: Exchange, way: DeviceWay | None) -> None:
+        """From now on, these end with the group."""
+        self._exchange, self._way = exchange, way
 
     def slam(self) -> None:
         """Breaks off what is going on."""
@@ -162,6 +184,8 @@ class Door:
                 return
             self._is_closed = True
         self._listener.forget(self._key)
+        if self._way is not None:
+            self._way.close()
         if self._exchange is not None:
             self._exchange.close()
         self.alarm.close()

@@ -2,7 +2,8 @@
 """The memory that the members of one host share: where everything is in it.
 
     counters   one cache line each: how often a member arrived at the barrier, whether it sleeps,
-               and for every pair how many pieces were sent and taken
+               since which operation its tensors are on a GPU; and for every pair how many pieces
+               were sent and taken
     slots      per member two records, used in turn: operation frame, header, data
     results    two, used in turn: each member writes the part that it sums
     parcels    per member: operation frame and two pieces of data, for point-to-point
@@ -58,7 +59,7 @@ class Layout(NamedTuple):
 
     @property
     def counter_bytes(self) -> int:
-        lines = 2 * self.members * LINE_BYTES + 2 * self.members**2 * 8
+        lines = 3 * self.members * LINE_BYTES + 2 * self.members**2 * 8
         return -(-lines // _PAGE_BYTES) * _PAGE_BYTES
 
     @property
@@ -115,7 +116,8 @@ class Mapping:
         words = whole[: layout.counter_bytes].cast("q")
         self.arrived = words[: n * _LINE_WORDS : _LINE_WORDS]
         self.sleeping = words[n * _LINE_WORDS : 2 * n * _LINE_WORDS : _LINE_WORDS]
-        pairs = 2 * n * _LINE_WORDS
+        self.on_device = words[2 * n * _LINE_WORDS : 3 * n * _LINE_WORDS : _LINE_WORDS]
+        pairs = 3 * n * _LINE_WORDS
         self.sent = words[pairs : pairs + n * n]
         self.taken = words[pairs + n * n : pairs + 2 * n * n]
         everything = np.frombuffer(self._memory, dtype=np.uint8)
@@ -140,7 +142,7 @@ class Mapping:
 
     def close(self) -> None:
         """Gives the memory back, as soon as nobody looks at it any more."""
-        for name in ("arrived", "sleeping", "sent", "taken"):
+        for name in ("arrived", "sleeping", "on_device", "sent", "taken"):
             getattr(self, name).release()
         del self.slots, self.results, self.parcels
         try:

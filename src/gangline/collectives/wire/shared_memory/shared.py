@@ -133,6 +133,32 @@ class SharedExchange:
     def receive(self, flat: Flat, source: int) -> None:
         self._parcels.receive(flat, source)
 
+    # For the way over device memory, whose members meet here
+
+    def note_device(self) -> None:
+        """From the next operation on, this member's tensors are on a GPU."""
+        if not self._mapping.on_device[self._rank]:
+            self._mapping.on_device[self._rank] = self._sequence + 1
+
+    def have_all_noted_a_device(self) -> bool:
+        """Whether all members have, by the present operation: all of them answer alike after it."""
+        return all(0 < since <= self._sequence for since in self._mapping.on_device)
+
+    def begin_sum(self, dtype: int, length: int, header: Header | None) -> None:
+        """Begins a sum whose data is elsewhere: compares what the members do, reduces the header."""
+        self._sequence += 1
+        words = 0 if header is None else len(header)
+        self._open(Operation(Kind.ALL_REDUCE, self._sequence, dtype, length, words), header)
+        self._half ^= 1
+
+    def meet(self) -> None:
+        """Returns when all members have come here."""
+        self._barrier()
+
+    def note_moved(self, num_bytes: int, duration_s: float) -> None:
+        """So much was exchanged elsewhere in so long."""
+        self._meter.moved(num_bytes, duration_s)
+
     def hops(self) -> list[HopStats]:
         """All members use the same memory: what is measured holds for each of them."""
         return [self._meter.stats(peer) for peer in range(self._size) if peer != self._rank]
