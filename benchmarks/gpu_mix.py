@@ -75,7 +75,7 @@ def divided_gpu() -> Iterator[bool]:
         try:
             yield started.returncode == 0
         finally:
-            subprocess.run([control], input="quit\n", text=True, check=False, timeout=30)
+            subprocess.run([control], input="quit -t 5\n", text=True, check=False, timeout=30)
             del os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.environ["CUDA_MPS_LOG_DIRECTORY"]
 
 

@@ -86,8 +86,8 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     early_samples: int
     """What was done in the warm-up."""
     early_s: float
-    loss: float
-    """The last that was looked at: not a number where the setting computes wrongly."""
+    loss: float | None
+    """The last that was looked at; None where it is not finite: the setting computes wrongly."""
     per_worker: list[float]
     error: str = ""
 
@@ -274,10 +274,14 @@ def table() -> str:
             if middle.get("alone"):
                 lost = [one.early_s - one.early_samples / middle["alone"] for one in rates[who]]
                 regret = f"{median(lost):.1f}"
-            loss = f"{rates[who][-1].loss:.3f}"
+            loss = _shown(rates[who][-1].loss)
             cells = [name, who, f"{middle[who]:.0f}{spread}", *ratios, regret, loss]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _shown(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.3f}"
 
 
 def main() -> None:
