@@ -11,7 +11,7 @@ the group unusable: the caller closes it and makes a new one. Results are bit-eq
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gangline.spec.exchange.hop import HopStats
 
 Header = npt.NDArray[np.int64]
@@ -94,19 +96,14 @@ class Group(Protocol):
         ...
 
 
-@runtime_checkable
-class SumsUnits(Protocol):
-    """A group that treats gradients otherwise than other tensors: it may compress them."""
-
-    def all_reduce_unit(self, tensor: Tensor, header: Header | None, *, unit: int) -> None:
-        """As `all_reduce`, for the unit of the gradient with this number."""
-        ...
-
-
 def all_reduce_unit(group: Group, tensor: Tensor, header: Header | None, *, unit: int) -> None:
-    """Sums a unit of the gradient, compressed where the group does that."""
-    if isinstance(group, SumsUnits):
-        group.all_reduce_unit(tensor, header, unit=unit)
+    """Sums a unit of the gradient, by the group's own `all_reduce_unit` where it has one.
+
+    Such a group treats gradients otherwise than other tensors: it may compress them.
+    """
+    of_units: Callable[..., None] | None = getattr(group, "all_reduce_unit", None)
+    if of_units is not None:
+        of_units(tensor, header, unit=unit)
     else:
         group.all_reduce(tensor, header)
 

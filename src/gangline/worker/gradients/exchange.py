@@ -75,6 +75,13 @@ def resolved(weight: float | Future[float]) -> float:
         return 0.0
 
 
+def _added_up(squares: list[torch.Tensor]) -> float:
+    """Their sum; asked of each device once, since asking takes as long as many a sum."""
+    devices = {square.device for square in squares}
+    sums = (torch.stack([s for s in squares if s.device == device]) for device in devices)
+    return sum(float(one.sum(dtype=torch.float64)) for one in sums)
+
+
 class Gradients:
     """The gradient of the prepared models: hooks, units and their exchange."""
 
@@ -485,7 +492,7 @@ class Gradients:
 
         Unsaid where rank 0 adds what an earlier pass left: that is not this worker's alone.
         """
-        size = size_of(sum(float(square) for square in self._squares), self._part)
+        size = size_of(_added_up(self._squares), self._part)
         return UNSAID if self._is_mixed and size < NOT_FINITE else size
 
     def _sizes(self) -> list[int]:
@@ -494,6 +501,8 @@ class Gradients:
 
     def _send(self, unit: Unit | None, header: Header | None = None) -> None:
         """Queues the exchange of a unit (None: of a header alone)."""
+        if header is None and self._communicator.group.size == 1:
+            return  # what this worker has is the sum
         flat = torch.zeros(0) if unit is None else unit.allocate()
         ready = mark(flat.device)
 
