@@ -5,6 +5,9 @@ A group is blocking and is driven by one thread at a time: the runtime has one c
 per worker, which makes the calls in the same order on every member. Only `abort` may be called from
 another thread; it makes a call in progress raise `ExchangeAborted` at once.
 
+A result on a GPU is there for whatever the calling thread queues there next; the GPU itself may still
+be at it when the call returns.
+
 Any failure (a dead peer, a broken connection, a time that ran out) raises `ExchangeError` and leaves
 the group unusable: the caller closes it and makes a new one. Results are bit-equal on all members.
 """

@@ -20,7 +20,7 @@ import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -82,6 +82,19 @@ def _added_up(squares: list[torch.Tensor]) -> float:
     return sum(float(one.sum(dtype=torch.float64)) for one in sums)
 
 
+class _Left(NamedTuple):
+    """What a local pass has left."""
+
+    last: Unit | None
+    """The unit that is sent with the header."""
+    dirty: list[bool]
+    """By unit: whether it holds something that was not exchanged yet."""
+    has_gradient: bytes
+    changed_buffers: bytes
+    is_trainable: bytes
+    """By parameter, by buffer, by parameter."""
+
+
 class Gradients:
     """The gradient of the prepared models: hooks, units and their exchange."""
 
@@ -112,6 +125,7 @@ class Gradients:
         self._num_sent = 0
         self._exchanges: list[Future[None]] = []
         self._squares: list[torch.Tensor] = []
+        self._left = _Left(None, [], b"", b"", b"")
         self._is_mixed = False
         self._in_backward = False
         self._is_update = False
@@ -264,51 +278,73 @@ class Gradients:
             self._keep()
             return False
         self._send_up_to(len(self._plan) - 1)
+        self._left = self._look()
         wait_for(self._devices)  # they compute later than this thread; then the time is taken
         return True
+
+    def _look(self) -> _Left:
+        """What the pass has left, while devices are still at it; completes what is to be sent."""
+        dirty = [any(slot.content is Content.LOCAL for slot in unit.slots) for unit in self._units]
+        last = self._units[self._plan[-1]] if self._plan else None
+        for unit in self._units:
+            if unit is last or (dirty[unit.index] and unit.index not in self._plan):
+                self._complete(unit)
+        return _Left(
+            last=last,
+            dirty=dirty,
+            has_gradient=bytes(slot.content is not Content.EMPTY for slot in self._slots),
+            changed_buffers=self._buffers.changed(),
+            is_trainable=bytes(slot.parameter.requires_grad for slot in self._slots),
+        )
 
     def exchange(self, state: Callable[[PassSection], Statement]) -> Agreed:
         """Sends the last unit with the header, and waits until all sums are there.
 
         `state` puts what is said here of the pass together with what others have to say.
         """
-        has_gradient = bytes(slot.content is not Content.EMPTY for slot in self._slots)
-        changed_buffers = self._buffers.changed()
-        dirty = [any(slot.content is Content.LOCAL for slot in unit.slots) for unit in self._units]
-        last = self._units[self._plan[-1]] if self._plan else None
-        for unit in self._units:
-            if unit is last or (dirty[unit.index] and unit.index not in self._plan):
-                self._complete(unit)
-        is_trainable = bytes(slot.parameter.requires_grad for slot in self._slots)
+        left = self._left
         made = PassSection(
             phase=self._phase,
-            gradients=checksum(has_gradient),
-            buffers=checksum(changed_buffers),
-            trainable=checksum(is_trainable),
+            gradients=checksum(left.has_gradient),
+            buffers=checksum(left.changed_buffers),
+            trainable=checksum(left.is_trainable),
         )
-        header = encode(state(made), dirty, self._sizes())
-        self._send(last, header)
-        self._await_planned()
-        agreed = decode(header, num_units=len(dirty))
-        if agreed.differ(place_of):
-            raise MismatchError(drifted_apart(agreed))
-        if agreed.differ(lambda said: said.made.trainable):
-            raise MismatchError(frozen_apart(self._find_frozen_apart(is_trainable)))
-        late = [i for i, is_sent in enumerate(agreed.units) if is_sent and i not in self._plan]
-        for index in late:
-            if not dirty[index]:
-                self._complete(self._units[index])
-            self._send(self._units[index])
-        flags = self._agree(has_gradient, differ=agreed.differ(lambda said: said.made.gradients))
-        self._exchange_buffers(
-            changed_buffers, differ=agreed.differ(lambda said: said.made.buffers)
-        )
-        for future in self._exchanges:
-            future.result()
-        self._publish(sorted({*self._plan, *late}), flags)
+        header = encode(state(made), left.dirty, self._sizes())
+        try:
+            self._send(left.last, header)
+            self._await_planned()
+            agreed = decode(header, num_units=len(left.dirty))
+            exchanged, flags = self._settle(agreed, left)
+        finally:
+            self._streams.hand_over()
+        self._publish(exchanged, flags)
         self._plans[self._phase] = [i for i, is_sent in enumerate(agreed.units) if is_sent]
         self._phase += 1
         return agreed
+
+    def _settle(self, agreed: Agreed, left: _Left) -> tuple[list[int], bytes]:
+        """Exchanges what was agreed on beyond the plan.
+
+        Returns all units that were exchanged, and who has a gradient anywhere.
+        """
+        if agreed.differ(place_of):
+            raise MismatchError(drifted_apart(agreed))
+        if agreed.differ(lambda said: said.made.trainable):
+            raise MismatchError(frozen_apart(self._find_frozen_apart(left.is_trainable)))
+        late = [i for i, is_sent in enumerate(agreed.units) if is_sent and i not in self._plan]
+        for index in late:
+            if not left.dirty[index]:
+                self._complete(self._units[index])
+            self._send(self._units[index])
+        flags = self._agree(
+            left.has_gradient, differ=agreed.differ(lambda said: said.made.gradients)
+        )
+        self._exchange_buffers(
+            left.changed_buffers, differ=agreed.differ(lambda said: said.made.buffers)
+        )
+        for future in self._exchanges:
+            future.result()
+        return sorted({*self._plan, *late}), flags
 
     def _await_planned(self) -> None:
         """Waits for the units that all members know that they exchange."""
@@ -332,6 +368,7 @@ class Gradients:
         self._in_backward = False
         for future in self._exchanges:  # a unit that is under way must not be written to
             future.exception()
+        self._streams.hand_over()
         self._collect_rest()
         for index in self._plan[: self._num_sent]:
             for slot in self._units[index].slots:

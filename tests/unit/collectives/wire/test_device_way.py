@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from typing import TYPE_CHECKING
@@ -64,6 +65,9 @@ class MadeUpMemory:
         self._num_open += 1
         self._device.num_open += 1
         return Window(self._device.windows[offer.handle[0]], offer.handle[0])
+
+    def working(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def wait(self) -> None:
         self._device.on_wait(self._rank)

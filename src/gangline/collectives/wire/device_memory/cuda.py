@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ import torch
 from gangline.collectives.wire.device_memory.memory import Offer, Refused, Window
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
 _HANDLE_BYTES = 64
@@ -47,6 +50,7 @@ class CudaMemory:
 
     def __init__(self) -> None:
         self._device: torch.device | None = None
+        self._stream: torch.cuda.Stream | None = None
         self._own: Window | None = None
         self._opened: list[int] = []
 
@@ -81,10 +85,21 @@ class CudaMemory:
         self._opened.append(pointer.value)
         return _window(pointer.value, num_bytes, device)
 
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """What is asked of the GPU inside comes between what the caller has asked and will ask."""
+        caller = torch.cuda.current_stream(self._chosen())
+        if self._stream is None:  # others wait for what is queued here: it goes first
+            self._stream = torch.cuda.Stream(self._chosen(), priority=-1)  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(caller)
+        with torch.cuda.stream(self._stream):
+            yield
+        caller.wait_stream(self._stream)
+
     def wait(self) -> None:
-        """Returns when the GPU has done what this thread has asked of it: never a peer's work."""
-        if self._device is not None:
-            torch.cuda.current_stream(self._device).synchronize()
+        """Returns when the GPU has done what was asked of it here: never a peer's work."""
+        if self._stream is not None:
+            self._stream.synchronize()
 
     def close(self) -> None:
         """Lets go of the others' windows; this member's own serves the next group."""

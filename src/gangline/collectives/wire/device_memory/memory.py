@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from torch import Tensor
 
 
@@ -48,8 +50,12 @@ class DeviceMemory(Protocol):
         """Another member's window; or `Refused`."""
         ...
 
+    def working(self) -> AbstractContextManager[None]:
+        """What is asked of the device inside comes between what the caller has asked and will ask."""
+        ...
+
     def wait(self) -> None:
-        """Returns when the device has done what this thread has asked of it."""
+        """Returns when the device has done what was asked of it so far within `working`."""
         ...
 
     def close(self) -> None:
