@@ -37,7 +37,7 @@ OVER_DEVICE = "wire (device memory)"
 
 def _member(pipe: Connection) -> None:
     """Sums in group after group, until each of them fails, or as often as it is told."""
-    torch.cuda.set_device(0)
+    torch.zeros(1, device="cuda")  # the first call takes seconds, for which nobody shall wait below
     with wire.listen() as listener:
         pipe.send(listener.address)
         while (order := pipe.recv()) is not None:
