@@ -98,8 +98,8 @@ class CudaMemory:
 
     def wait(self) -> None:
         """Returns when the GPU has done what was asked of it here: never a peer's work."""
-        if self._stream is not None:
-            self._stream.synchronize()
+        assert self._stream is not None, "nothing was asked of it within `working`"
+        self._stream.synchronize()
 
     def close(self) -> None:
         """Lets go of the others' windows; this member's own serves the next group."""

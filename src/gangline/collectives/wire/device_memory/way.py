@@ -95,28 +95,29 @@ class DeviceWay:
     def all_reduce(self, tensor: Tensor, header: Header | None) -> None:
         """As a group's `all_reduce`."""
         started = time.perf_counter()
-        flat = tensor.detach().reshape(-1)
-        step = self._half_bytes // flat.element_size()
         try:
-            for low in range(0, flat.numel(), step):
-                piece = flat[low : low + step]
-                terms = self._terms(piece)
-                terms[self._rank].copy_(piece)
-                self._memory.wait()
-                if low:
-                    self._shared.meet()
-                else:
-                    self._shared.begin_sum(ELEMENTS[flat.dtype].code, flat.numel(), header)
-                _add_up(piece, terms)
-                self._half ^= 1
-            self._memory.wait()
+            with self._memory.working():
+                flat = tensor.detach().reshape(-1)
+                self._all_reduce(flat, header)
+                if flat.data_ptr() != tensor.data_ptr():
+                    tensor.detach().copy_(flat.view(tensor.shape))
         except RuntimeError as error:
-            raise ExchangeError(
-                f"the GPU failed in an exchange over its memory: {error}"
-            ) from error
-        if flat.data_ptr() != tensor.data_ptr():
-            tensor.detach().copy_(flat.view(tensor.shape))
-        self._shared.note_moved(flat.nbytes, time.perf_counter() - started)
+            raise ExchangeError(f"the GPU failed in an exchange over its memory: {error}") from error
+        self._shared.note_moved(tensor.nbytes, time.perf_counter() - started)
+
+    def _all_reduce(self, flat: Tensor, header: Header | None) -> None:
+        step = self._half_bytes // flat.element_size()
+        for low in range(0, flat.numel(), step):
+            piece = flat[low : low + step]
+            terms = self._terms(piece)
+            terms[self._rank].copy_(piece)
+            self._memory.wait()  # until this is written, and what the half before held was read
+            if low:
+                self._shared.meet()
+            else:
+                self._shared.begin_sum(ELEMENTS[flat.dtype].code, flat.numel(), header)
+            _add_up(piece, terms)
+            self._half ^= 1
 
     def close(self) -> None:
         """Lets go of the device's memory."""
