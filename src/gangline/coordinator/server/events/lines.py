@@ -25,6 +25,7 @@ from gangline.spec.event import (
     GradientNotFinite,
     GradientTooLarge,
     LinkMeasured,
+    Logged,
     LogOpened,
     PacingMeasured,
     Regrouped,
@@ -32,6 +33,9 @@ from gangline.spec.event import (
     RunStarted,
     StateHandedDown,
     StepDone,
+    StepsDone,
+    UnitsExchanged,
+    Utilisation,
     ViewAdopted,
     WorkerEnded,
     WorkerReady,
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
 _OF_WORKERS = (
     *(LogOpened, WorkerReady, ViewAdopted, StepDone, Regrouped, FaultFired, GradientNotFinite),
     *(GradientTooLarge, EpochDone, LinkMeasured, PacingMeasured, Decision, EventsLost),
-    StateHandedDown,
+    *(StateHandedDown, StepsDone, Logged, Utilisation, UnitsExchanged),
 )
 _OF_LAUNCHERS = (LogOpened, RunStarted, RunEnded, WorkerEnded, Decision, EventsLost)
 _DECIDED_BY_WORKERS = frozenset(
