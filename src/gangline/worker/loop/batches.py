@@ -135,6 +135,7 @@ class BatchWalk:
         assert batch is not None
         self._batches.drop()
         if batch.is_void:
+            self._gear.logbook.discard(batch.handout.step)
             self._gear.snapshot.restore()
         elif batch.handout.is_update or self._progress.is_void:
             self._finish_step(batch.handout)
@@ -182,10 +183,12 @@ class BatchWalk:
         gear, progress, strategy = self._gear, self._progress, self._gear.mode.strategy
         times = gear.clock.take()
         if progress.is_void:
+            gear.logbook.discard(handout.step)
             return
         progress.move(step=handout.step + 1, phase=0, start=handout.window_stop)
         strategy.after_step(self._exchange.agreed, progress.position, step_s=times.total_s)
         gear.snapshot.take()
         self._keeping.offer(KeptAt.STEP)
         tell_step(gear.session, handout, times, team=strategy.number, probe=gear.probe)
+        gear.logbook.commit(handout.step)
         gear.faults.reach("between", handout.step)
