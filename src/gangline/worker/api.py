@@ -62,6 +62,7 @@ def init(
         _job.session = open_session(
             transport=transport, run_dir=run_dir, timeout_s=timeout_s, wire=wire
         )
+        _job.session.watch_utilisation()
         saving.watch_saves()
         atexit.register(_end)
 
