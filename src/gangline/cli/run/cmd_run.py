@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gangline run`: runs a script by several workers, alike or not, here or on other machines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +13,7 @@ from gangline.cli.flags.tls_options import TlsFlags
 from gangline.cli.output import JsonFlag, err, out, print_json, say
 from gangline.cli.run.configuring import configured
 from gangline.cli.run.end import end_document, print_end
+from gangline.cli.run.exporting import ToolFlags, exported
 from gangline.cli.run.flags import (
     ClusterFlags,
     ExchangeFlags,
@@ -30,6 +31,7 @@ from gangline.engines.supervision import Watcher
 from gangline.files.config import shown
 from gangline.launch import hosted, prepared
 from gangline.launch.program import find_program
+from gangline.observe.exporters import Target
 
 
 def register(app: typer.Typer) -> None:
@@ -57,6 +59,7 @@ def run(
     survival: SurvivalFlags,
     hosts: HostFlags,
     place: FolderFlags,
+    tools: ToolFlags,
     show_output: Annotated[
         bool,
         typer.Option(
@@ -73,6 +76,7 @@ def run(
     program = find_program(script, arguments, module, verb="run")
     config = configured(place.config, exchange, survival, hosts, place, cluster=cluster, tls=tls)
     hosts.check(cluster, has_hosts=config.hosts.file is not None)
+    targets = tools.targets()
     if place.dry_run:
         typer.echo(shown(config))
         return
@@ -82,6 +86,7 @@ def run(
                 found.job,
                 show_output=show_output,
                 is_quiet=quiet,
+                targets=targets,
                 as_json=as_json,
                 make_engine=found.make_engine,
             )
@@ -90,7 +95,7 @@ def run(
         scale_text = describe_scale(asked, scale=job.scale, cores=count_cores())
         if scale_text and not (as_json or quiet):
             say(scale_text)
-        launch(job, show_output=show_output, is_quiet=quiet, as_json=as_json)
+        launch(job, show_output=show_output, is_quiet=quiet, targets=targets, as_json=as_json)
 
 
 def _teller(as_json: bool) -> Callable[[str], None]:
@@ -104,6 +109,7 @@ def launch(
     show_output: bool,
     as_json: bool,
     is_quiet: bool = False,
+    targets: Sequence[Target] = (),
     greeting: Greeting = lambda: (),
     make_engine: Callable[[Watcher], Engine] | None = None,
 ) -> None:
@@ -113,15 +119,19 @@ def launch(
     that was not well.
     """
     console = err() if as_json else out()
-    with ScreenWatcher(
-        job,
-        console,
-        show_progress=not (as_json or is_quiet),
-        show_output=show_output,
-        is_quiet=as_json or is_quiet,
-        greeting=greeting,
-    ) as screen:
+    with (
+        ScreenWatcher(
+            job,
+            console,
+            show_progress=not (as_json or is_quiet),
+            show_output=show_output,
+            is_quiet=as_json or is_quiet,
+            greeting=greeting,
+        ) as screen,
+        exported(job, targets) as ending,
+    ):
         result = run_job(job, watcher=screen, make_engine=make_engine)
+        ending.status = result.status
     if as_json:
         print_json(end_document(job, result))
     elif not (is_quiet and result.exit_code == 0):
