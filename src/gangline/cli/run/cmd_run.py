@@ -63,6 +63,10 @@ def run(
             "--show-output", "-o", help="Show what all workers print, not only the main one."
         ),
     ] = False,
+    report: Annotated[
+        bool,
+        typer.Option("--report/--no-report", help="Write report.html into the run folder."),
+    ] = True,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a script by several workers, which may be unlike: on this machine, or on others."""
@@ -78,6 +82,7 @@ def run(
                 found.job,
                 show_output=show_output,
                 as_json=as_json,
+                with_report=report,
                 make_engine=found.make_engine,
             )
     with prepared(config, program, run_dir=place.run_dir) as job:
@@ -85,7 +90,7 @@ def run(
         scale_text = describe_scale(asked, scale=job.scale, cores=count_cores())
         if scale_text and not as_json:
             say(scale_text)
-        launch(job, show_output=show_output, as_json=as_json)
+        launch(job, show_output=show_output, as_json=as_json, with_report=report)
 
 
 def _teller(as_json: bool) -> Callable[[str], None]:
@@ -99,6 +104,7 @@ def launch(
     show_output: bool,
     as_json: bool,
     greeting: Greeting = lambda: (),
+    with_report: bool = False,
     make_engine: Callable[[Watcher], Engine] | None = None,
 ) -> None:
     """Runs a job and tells about it; ends the command with the job's exit code.
@@ -116,9 +122,9 @@ def launch(
     ) as screen:
         result = run_job(job, watcher=screen, make_engine=make_engine)
     if as_json:
-        print_json(end_document(job, result))
+        print_json(end_document(job, result, with_report=with_report))
     else:
         # The output that was shown has the traceback already.
         is_shown = result.cause is not None and screen.has_shown(result.cause.worker)
-        print_end(job, result, show_traceback=not is_shown)
+        print_end(job, result, show_traceback=not is_shown, with_report=with_report)
     raise typer.Exit(result.exit_code)
