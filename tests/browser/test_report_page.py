@@ -148,7 +148,7 @@ def test_the_gantt_chart_zooms_by_wheel_mouse_and_keys(shown: Any) -> None:
     assert chart(shown, "What everybody did", "chart.view.end - chart.view.begin") == pytest.approx(
         whole[1] / 2
     )
-    shown.wait_for_timeout(100)  # the charts below follow
+    shown.wait_for_timeout(300)  # the charts below follow
     assert chart(shown, "Shares", "chart.plot.scales.x.min") > 0
 
 

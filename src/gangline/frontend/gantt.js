@@ -26,6 +26,7 @@
       this.data = new GanttData(model);
       this.view = { begin: 0, end: Math.max(model.length, LEAST_SPAN) };
       this.row = 0; // which the keys read
+      this.inks = {};
       this.top = HEAD;
       this.build(element);
     }
@@ -137,8 +138,10 @@
 
     draw() {
       const context = this.canvas.getContext("2d");
+      // Asked for once per frame: each time costs as much as drawing a step.
+      for (const name of ["paper", "ink", "faint", "down", "spare"]) this.inks[name] = colour(`--${name}`);
       context.setTransform(1, 0, 0, 1, 0, 0);
-      context.fillStyle = colour("--paper");
+      context.fillStyle = this.inks.paper;
       context.fillRect(0, 0, this.canvas.width, this.canvas.height);
       if (this.data.levels.length) this.drawSums(context);
       context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
@@ -165,7 +168,7 @@
         this.image = context.createImageData(width, height);
         this.pixels = new Uint32Array(this.image.data.buffer);
       }
-      this.pixels.fill(rgba(colour("--paper")));
+      this.pixels.fill(rgba(this.inks.paper));
       const { begin, end } = this.view;
       const level = this.data.levelFor((end - begin) / width);
       const columns = new Int32Array(width);
@@ -204,7 +207,7 @@
         const [from, to] = [this.xOf(one.begin), this.xOf(one.end)];
         if (to < this.labels || from > this.width) continue;
         const y = HEAD + one.row * this.rowHeight;
-        context.fillStyle = colour(one.why === "down" ? "--down" : "--spare");
+        context.fillStyle = one.why === "down" ? this.inks.down : this.inks.spare;
         const high = Math.max(1, this.rowHeight - 1);
         context.fillRect(from, one.why === "down" ? y : y + high * 0.3, Math.max(1, to - from), one.why === "down" ? high : high * 0.4);
       }
@@ -227,7 +230,7 @@
       const begin = detail.end[place] - duration;
       let x = this.xOf(begin);
       if (x > this.width || x + duration * perSecond < this.labels) return;
-      context.fillStyle = colour("--paper");
+      context.fillStyle = this.inks.paper;
       context.fillRect(x, y, duration * perSecond, high);
       const spots = {};
       for (const kind of SPANS) {
@@ -237,7 +240,7 @@
         if (wide > 0.2) context.fillRect(x, y, wide, high);
         x += wide;
       }
-      context.fillStyle = colour("--paper");
+      context.fillStyle = this.inks.paper;
       if (duration * perSecond > 6) context.fillRect(x - 1, y, 1, high); // where one step ends
       if (duration * perSecond > 120) this.drawUnits(context, place, begin, y, high, perSecond);
       const [at, wide] = spots.compute;
@@ -261,7 +264,7 @@
     }
 
     drawMarks(context) {
-      context.fillStyle = context.strokeStyle = colour("--ink");
+      context.fillStyle = this.inks.ink;
       let before = -10;
       for (const mark of this.marks) {
         const x = this.xOf(mark.x);
@@ -280,7 +283,7 @@
 
     drawLabels(context) {
       if (this.rowHeight < 11) return;
-      context.fillStyle = colour("--ink");
+      context.fillStyle = this.inks.ink;
       context.font = "12px system-ui, sans-serif";
       context.textBaseline = "middle";
       this.model.rows.forEach((row, place) => {
@@ -297,7 +300,7 @@
       const rough = ((end - begin) * 90) / wide;
       const power = 10 ** Math.floor(Math.log10(rough));
       const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
-      context.fillStyle = colour("--faint");
+      context.fillStyle = this.inks.faint;
       context.font = "11px system-ui, sans-serif";
       for (let tick = Math.ceil(begin / step); tick * step <= end; tick += 1) {
         const x = this.xOf(tick * step);

@@ -75,15 +75,25 @@
     }
   };
 
+  // The other charts show the same time: those that can be seen at once, the rest when it rests.
+  const follower = (run) => {
+    const asked = { frame: 0, rest: 0 };
+    const isSeen = ({ plot }) => {
+      const box = plot.root.getBoundingClientRect();
+      return box.bottom > 0 && box.top < innerHeight;
+    };
+    return (min, max) => {
+      cancelAnimationFrame(asked.frame);
+      clearTimeout(asked.rest);
+      const show = (charts) => charts.forEach((chart) => chart.plot.setScale("x", { min, max }));
+      asked.frame = requestAnimationFrame(() => show(run.timed.filter(isSeen)));
+      asked.rest = setTimeout(() => show(run.timed), 150);
+    };
+  };
+
   const timeline = (element, run) => {
     const model = { ...run.gantt, marks: marksOf(run) };
-    const frames = { asked: 0 };
-    gantt(element, model, {
-      onView: (begin, end) => {
-        cancelAnimationFrame(frames.asked);
-        frames.asked = requestAnimationFrame(() => run.timed.forEach((chart) => chart.plot.setScale("x", { min: begin, max: end })));
-      },
-    });
+    gantt(element, model, { onView: follower(run) });
     if (run.gantt.is_cut) element.append(make("p", "faint", "So much happened that not everything around it is kept in full."));
   };
 
