@@ -48,7 +48,7 @@ def view(members: list[int], *, number: int = 0, t: float = START) -> ViewAdopte
 def test_it_agrees_with_the_summary() -> None:
     events = uneven_run().events
     summary, fold = summarize(events), fold_events(events)
-    pace = fold.totals.pace(fold.totals.costs())
+    pace = fold.pace()
     assert fold.totals.num_steps == summary.num_steps
     assert fold.totals.samples == summary.samples
     assert pace.num_steps == summary.num_steady_steps
@@ -230,6 +230,8 @@ def test_one_line_for_all_workers_is_three_rows() -> None:
     assert accounts.weight == {1: 1000.0}
     assert accounts.caused_waits == {7: pytest.approx(10 * 0.4)}
     assert fold.totals.samples == 50_000
+    assert fold.pace().step_s == pytest.approx(1.0)
+    assert fold.pace().throughput == pytest.approx(5000)
 
 
 def test_units_are_kept_beside_their_step() -> None:
