@@ -138,10 +138,12 @@ class _Clerk:
         mean_rate = (self._rates - (self.rate[worker] if is_among else 0.0)) / num_others
         their_s = self._in_steps_s - (self.accounts.in_steps_s(worker) if is_among else 0.0)
         part = waited_s / their_s if their_s > 0 else 0.0
+        is_listed = waited_s * mean_weight >= LEAST_FRACTION * self.total_s
         return self._item(
             "wait",
             f"{self.accounts.name_of(worker)} made the others wait {percent(part)} of the time",
-            advise_on_worker(self.accounts, worker),
+            # Advice takes a look at all workers: only for those that are listed.
+            advise_on_worker(self.accounts, worker) if is_listed else "",
             waited_s * mean_weight,
             rate=mean_rate / mean_weight,
             worker=worker,
