@@ -11,6 +11,7 @@ from rich.text import Text
 from gangline.cli.flags.groups import grouped
 from gangline.cli.flags.tls_options import TlsFlags
 from gangline.cli.output import JsonFlag, err, out, print_json, say
+from gangline.cli.pages import report_at_end
 from gangline.cli.run.configuring import configured
 from gangline.cli.run.end import end_document, print_end
 from gangline.cli.run.exporting import ToolFlags, exported
@@ -66,6 +67,10 @@ def run(
             "--show-output", "-o", help="Show what all workers print, not only the main one."
         ),
     ] = False,
+    report: Annotated[
+        bool,
+        typer.Option("--report/--no-report", help="Write report.html into the run folder."),
+    ] = True,
     quiet: Annotated[
         bool,
         typer.Option("--quiet", "-q", help="Show nothing but why a job failed, and where it is."),
@@ -88,6 +93,7 @@ def run(
                 is_quiet=quiet,
                 targets=targets,
                 as_json=as_json,
+                with_report=report,
                 make_engine=found.make_engine,
             )
     with prepared(config, program, run_dir=place.run_dir) as job:
@@ -95,7 +101,14 @@ def run(
         scale_text = describe_scale(asked, scale=job.scale, cores=count_cores())
         if scale_text and not (as_json or quiet):
             say(scale_text)
-        launch(job, show_output=show_output, is_quiet=quiet, targets=targets, as_json=as_json)
+        launch(
+            job,
+            show_output=show_output,
+            is_quiet=quiet,
+            targets=targets,
+            as_json=as_json,
+            with_report=report,
+        )
 
 
 def _teller(as_json: bool) -> Callable[[str], None]:
@@ -111,6 +124,7 @@ def launch(
     is_quiet: bool = False,
     targets: Sequence[Target] = (),
     greeting: Greeting = lambda: (),
+    with_report: bool = False,
     make_engine: Callable[[Watcher], Engine] | None = None,
 ) -> None:
     """Runs a job and tells about it; ends the command with the job's exit code.
@@ -133,9 +147,12 @@ def launch(
         result = run_job(job, watcher=screen, make_engine=make_engine)
         ending.status = result.status
     if as_json:
-        print_json(end_document(job, result))
-    elif not (is_quiet and result.exit_code == 0):
+        print_json(end_document(job, result, with_report=with_report))
+    elif is_quiet and result.exit_code == 0:
+        if with_report:
+            report_at_end(job.run_dir)
+    else:
         # The output that was shown has the traceback already.
         is_shown = result.cause is not None and screen.has_shown(result.cause.worker)
-        print_end(job, result, show_traceback=not is_shown)
+        print_end(job, result, show_traceback=not is_shown, with_report=with_report)
     raise typer.Exit(result.exit_code)

@@ -90,7 +90,7 @@ def read_scene(events: Iterable[AnyEvent]) -> Scene:
     seen = {span.process for span in spans} | {count.process for count in counts}
     names |= {process: f"worker {process}" for process in seen - names.keys() - {ALL}}
     return Scene(
-        processes={ALL: "all workers", **names},
+        processes={**names, ALL: "all workers"},
         spans=_in_line(
             one for one in spans if _is_shown(one.begin_s) and one.duration_s < _LONGEST_S
         ),
