@@ -19,6 +19,7 @@ from gangline.spec.errors import GanglineError as GanglineError
 from gangline.version import VERSION
 
 if TYPE_CHECKING:
+    from gangline.observe.page.notebook import report as report
     from gangline.worker.api import SampleState as SampleState
     from gangline.worker.api import batches as batches
     from gangline.worker.api import device as device
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gangline.worker.api import init as init
     from gangline.worker.api import is_main as is_main
     from gangline.worker.api import is_update as is_update
+    from gangline.worker.api import log as log
     from gangline.worker.api import no_sync as no_sync
     from gangline.worker.api import prepare as prepare
     from gangline.worker.api import rank as rank
@@ -53,6 +55,7 @@ _API = (
     "init",
     "is_main",
     "is_update",
+    "log",
     "no_sync",
     "prepare",
     "rank",
@@ -65,6 +68,7 @@ _HOMES = {
     **dict.fromkeys(_API, "gangline.worker.api"),
     **dict.fromkeys(_TOGETHER, "gangline.worker.together.calls"),
     "main_first": "gangline.worker.together.turns",
+    "report": "gangline.observe.page.notebook",
     "save": "gangline.worker.together.saving",
 }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import gangline
-from gangline.cli import cmd_demo, cmd_doctor, cmd_plan, cmd_report, cmd_token, cmd_up
+from gangline.cli import cmd_compare, cmd_demo, cmd_doctor, cmd_plan, cmd_report, cmd_token, cmd_up
 from gangline.cli.live import cmd_chaos, cmd_leave, cmd_replan, cmd_set, cmd_status
 from gangline.cli.output import EXIT_USAGE, exit_code_of, print_error
 from gangline.cli.probe import cmd_probe
@@ -64,6 +64,7 @@ for _verb in (
     cmd_replan,
     cmd_set,
     cmd_report,
+    cmd_compare,
     cmd_simulate,
     cmd_probe,
     cmd_plan,

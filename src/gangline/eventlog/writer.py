@@ -21,8 +21,19 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, Self
 
 from gangline.eventlog.appending import LogFile
-from gangline.eventlog.lines import Line, Missing, encode_line
-from gangline.spec.event import SCHEMA_VERSION, Event, LogOpened, StepDone
+from gangline.eventlog.lines import Line, Missing, encode_line, steps_of
+from gangline.eventlog.parts import last_number
+from gangline.eventlog.paths import part_path
+from gangline.spec.event import (
+    SCHEMA_VERSION,
+    Event,
+    Logged,
+    LogOpened,
+    StepDone,
+    StepsDone,
+    UnitsExchanged,
+    Utilisation,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +42,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+FREQUENT = frozenset((StepDone, StepsDone, Logged, UnitsExchanged, Utilisation))
+"""Kinds that come with every step, or by themselves: they may wait to be written together."""
 FLUSH_INTERVAL_S = 0.5
 MAX_BATCH_LINES = 512
 """So many lines are written at once, however little time has passed."""
@@ -68,14 +81,25 @@ class NullWriter:
 class EventWriter:
     """The log of one process. Any thread may write; a forked child's copy writes nothing.
 
-    Steps are buffered for up to half a second; all other events, being rare, are written at once. A
-    thread of its own writes what is buffered when no event follows, as in a long step or a hang. It
-    looks twice a second: a signal handler may write, too, and could not wake it safely.
+    Steps, and what is measured beside them, are buffered for up to half a second; all other events,
+    being rare, are written at once. A thread of its own writes what is buffered when no event follows,
+    as in a long step or a hang. It looks twice a second: a signal handler may write, too, and could not
+    wake it safely.
     """
 
     def __init__(
-        self, path: Path, *, run: str, source: str, clock: Callable[[], float] = time.time
+        self,
+        path: Path,
+        *,
+        run: str,
+        source: str,
+        max_bytes: int | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """A file that has grown to `max_bytes` goes on in another one; None: it never does."""
+        self._path = path
+        self._max_bytes = max_bytes
+        self._part = last_number(path)
         self._run = run
         self._source = source
         self._clock = clock
@@ -90,7 +114,7 @@ class EventWriter:
         """What is lost, and not yet reported."""
         self._is_losing = False
         self._flushed_at = clock()
-        self._file = LogFile(path, header=self._header)
+        self._file = LogFile(part_path(path, self._part), header=self._header)
         self.lost = 0
         """Events that are not in the log and never will be."""
         self.problem: str | None = None
@@ -109,7 +133,7 @@ class EventWriter:
             self._take(event)
             since_flush = self._clock() - self._flushed_at
             if (
-                type(event) is not StepDone
+                type(event) not in FREQUENT
                 or not 0 <= since_flush < FLUSH_INTERVAL_S
                 or (len(self._pending) >= MAX_BATCH_LINES and self.problem is None)
             ):
@@ -163,14 +187,14 @@ class EventWriter:
         if self._is_closed:
             self.lost += 1
             return
-        step = event.step if type(event) is StepDone else -1
+        steps = steps_of(event)
         try:
             text = encode_line(event)
         except (TypeError, ValueError) as error:
             reason = f"a {type(event).__name__} cannot be written as JSON: {error}"
-            self._lose(Line(b"", self._clock(), step), reason)
+            self._lose(Line(b"", self._clock(), *steps), reason)
             return
-        line = Line(text, event.t, step)
+        line = Line(text, event.t, *steps)
         # What comes after a lost one is lost too, until that is reported: the log keeps its order.
         if self._is_losing or self._pending_bytes + len(text) > MAX_PENDING_BYTES:
             self._is_losing = True
@@ -197,6 +221,8 @@ class EventWriter:
         self._put_back(lines[whole:])
         if error is None:
             self._is_losing = False
+            if self._max_bytes is not None and self._file.size >= self._max_bytes:
+                self._go_on_in_another()
         else:
             if self.problem is None:
                 _log.warning("events are missing from the log of %s: %s", self._source, error)
@@ -204,6 +230,21 @@ class EventWriter:
             self._missing = missing
             self._mark(error)
         self.problem = error
+
+    def _go_on_in_another(self) -> None:
+        """The file is long enough: the log goes on in a new one, if one can be begun."""
+        path = part_path(self._path, self._part + 1)
+        before, self._part = self._file, self._part + 1
+        fresh = LogFile(path, header=self._header)
+        _, error = fresh.append(())
+        if error is None:
+            before.close()
+            self._file = fresh
+            return
+        self._part -= 1
+        fresh.close()
+        with suppress(OSError):  # it is empty: nobody could read it
+            path.unlink()
 
     def _mark(self, error: str) -> None:
         """Says in the file that what is kept here is missing: this process may be killed."""
@@ -225,5 +266,6 @@ class EventWriter:
             source=self._source,
             host=socket.gethostname(),
             pid=self._pid,
+            part=self._part,
         )
         return encode_line(opened)

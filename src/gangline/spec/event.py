@@ -33,6 +33,8 @@ class LogOpened(Event, frozen=True, kw_only=True, tag="log_opened"):
     ahead_s: float = 0.0
     """What must be added to `t` from here on to have the time of the machine that keeps the log; not 0
     in the logs of other machines."""
+    part: int = 0
+    """Which file of the log this is: one that has grown long goes on in another."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
@@ -59,6 +61,17 @@ class WorkerReady(Event, frozen=True, kw_only=True, tag="worker_ready"):
     torch: str
     parameters: int
     transport: str
+    samples_per_epoch: int = 0
+    """0: not known before an epoch is over."""
+
+
+class GoalSet(Event, frozen=True, kw_only=True, tag="goal_set"):
+    """How far the script means to go, as far as it says."""
+
+    worker: int
+    epochs: int = 0
+    steps: int = 0
+    """What `gangline.epochs`, or `gangline.steps`, was given; 0: it was not called."""
 
 
 class ViewAdopted(Event, frozen=True, kw_only=True, tag="view_adopted"):
@@ -122,6 +135,85 @@ class StepSummary(Event, frozen=True, kw_only=True, tag="step_summary"):
     exchange_s: float
     """The exchange itself, without waiting."""
     update_s: float
+
+
+class StepsDone(Event, frozen=True, kw_only=True, tag="steps_done"):
+    """One worker finished these steps, where one `StepDone` each would be too many.
+
+    They follow each other and are alike: of one view and one epoch, each with as many samples, each
+    going on where the one before ended. So what every single step used can be told from it.
+    """
+
+    worker: int
+    step: int
+    """The first of them."""
+    steps: int
+    """How many they are."""
+    epoch: int
+    view: int
+    samples: int
+    """How many samples of all these global batches this worker computed."""
+    start: int
+    stop: int
+    """The global batches were the samples start … stop - 1 of the epoch's order."""
+    since: float
+    """When the first of them began; `t` is when the last one ended."""
+    compute_s: float
+    data_s: float
+    exchange_s: float
+    update_s: float
+    """The times of all of them together."""
+    team: int = 0
+    """Which team, where groups train at their own pace."""
+
+
+class Logged(Event, frozen=True, kw_only=True, tag="logged"):
+    """What the script gave to `gangline.log` in one step; or in several, where steps are summed up."""
+
+    worker: int
+    step: int
+    """The step; the last one, where there are several."""
+    epoch: int
+    samples: int
+    """How many samples of this worker they speak for: the weight of a mean over workers or steps."""
+    values: dict[str, float | None]
+    """Means over those samples; None where one is not finite: JSON has no such numbers."""
+    steps: int = 1
+    """How many steps they speak for."""
+    view: int = -1
+    """The view of the step: where a step was done again, what was logged in older views is void."""
+
+
+class Utilisation(Event, frozen=True, kw_only=True, tag="utilisation"):
+    """How busy a worker and its machine were, since the last such event."""
+
+    worker: int
+    cpu: float
+    """Cores that the worker's process used, on average."""
+    node_cpu: float
+    """What part of all cores of the machine was busy, 0 … 1."""
+    memory_bytes: int
+    """What the process holds in main memory now."""
+    node_memory: float
+    """What part of the machine's memory is in use now, 0 … 1."""
+    threads: int
+    """The threads of the process now."""
+    sent_bytes: int
+    received_bytes: int
+    """Through all of the machine's interfaces, whoever sent them."""
+    gpu: float | None = None
+    """What part of the time the GPU was busy, 0 … 1; None: there is none, or it does not tell."""
+    gpu_memory_bytes: int | None = None
+    """What the process holds on its GPU now."""
+
+
+class UnitsExchanged(Event, frozen=True, kw_only=True, tag="units_exchanged"):
+    """When the units of one step's gradient were ready, and exchanged; of some steps only."""
+
+    worker: int
+    step: int
+    units: list[tuple[int, float, float, float]]
+    """Unit, ready, begin and end of its exchange: seconds since the step's batch was handed out."""
 
 
 class Regrouped(Event, frozen=True, kw_only=True, tag="regrouped"):
@@ -350,11 +442,16 @@ AnyEvent = (
     LogOpened
     | RunStarted
     | WorkerReady
+    | GoalSet
     | ViewAdopted
     | StepDone
     | Regrouped
     | StateHandedDown
     | StepSummary
+    | StepsDone
+    | Logged
+    | Utilisation
+    | UnitsExchanged
     | FaultFired
     | GradientNotFinite
     | GradientTooLarge

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gangline.spec.errors import UnsupportedError, UsageError
+from gangline.spec.event import GoalSet
 from gangline.spec.sync import parse_sync
 from gangline.worker.checkpoint.writer import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
 from gangline.worker.devices import own_device
@@ -26,7 +27,7 @@ from gangline.worker.samples.loader import evaluation_loader
 from gangline.worker.samples.loader_order import loader_order
 from gangline.worker.samples.order import Company, DrawnOrder, ShuffledOrder
 from gangline.worker.samples.sample_state import SampleState as SampleState
-from gangline.worker.session import open_session
+from gangline.worker.session import now, open_session
 from gangline.worker.together import calls as together
 from gangline.worker.together import saving
 
@@ -62,6 +63,7 @@ def init(
         _job.session = open_session(
             transport=transport, run_dir=run_dir, timeout_s=timeout_s, wire=wire
         )
+        _job.session.watch_utilisation()
         saving.watch_saves()
         atexit.register(_end)
 
@@ -191,6 +193,9 @@ def epochs(count: int) -> Iterator[int]:
     training = _job.training
     if training is not None:
         training.epochs.settle()
+        training.session.record(
+            GoalSet(t=now(), worker=training.session.place.worker, epochs=count)
+        )
     epoch = 0 if training is None else training.epoch
     while epoch < count:
         if training is not None:
@@ -222,10 +227,31 @@ def steps(count: int) -> Iterator[int]:
         yield from range(count)
         return
     training.progress.is_through = False
+    training.session.record(GoalSet(t=now(), worker=training.session.place.worker, steps=count))
     while training.num_steps < count and not training.has_left:
         yield training.num_steps
     training.epochs.settle()
     training.progress.is_through = True
+
+
+def log(**values: float | torch.Tensor) -> None:
+    """Notes numbers of the present batch, such as its loss, for the report and for other tools.
+
+        loss.backward()
+        optimizer.step()
+        gangline.log(loss=loss, accuracy=(output.argmax(1) == y).float().mean())
+
+    Each is a number or a tensor with one number, a mean over this worker's samples of the batch. Over
+    workers, and over the parts of an accumulation window, they are averaged by samples. A name that is
+    given again in the same batch is overwritten. Between epochs every worker counts alike: bring an
+    evaluation together with `mean` first. Costs no wait for a GPU.
+    """
+    _job.opened()
+    if _job.training is None:
+        raise UsageError(
+            "gangline.log() was called before prepare(): there is no step to log it for"
+        )
+    _job.training.log(values)
 
 
 def no_sync() -> AbstractContextManager[None]:

@@ -18,9 +18,10 @@ from gangline.collectives.transports import (
     check_transport,
     open_door,
 )
-from gangline.eventlog import EventWriter, NullWriter, log_path
+from gangline.eventlog import EventWriter, NullWriter, SampledWriter, log_path
 from gangline.protocol.messages import PROTOCOL_VERSION, Goodbye, Hello
 from gangline.protocol.reaching import interface_towards
+from gangline.spec.config import AUTO
 from gangline.spec.errors import LaunchError
 from gangline.worker.environment import find_launch
 from gangline.worker.gradients.communicator import Communicator
@@ -30,6 +31,7 @@ from gangline.worker.line.client import ControlClient
 from gangline.worker.line.isolation import ALONE_S
 from gangline.worker.memory import ending_error
 from gangline.worker.place import Place, place_of
+from gangline.worker.telling.utilisation import UtilisationThread
 
 if TYPE_CHECKING:
     from gangline.collectives import Group
@@ -61,6 +63,13 @@ class Session:
     """Before the first view: how often the founders had to gather again."""
     timeout_s: float = 0.0
     """How long others may take to come."""
+    utilisation: UtilisationThread | None = None
+    """Looks how busy the process is, where there is a log to write that to."""
+
+    def watch_utilisation(self) -> None:
+        """From here on the log says how busy this process and its machine are."""
+        if self.utilisation is None and not isinstance(self.events, NullWriter):
+            self.utilisation = UtilisationThread(self.place.worker, self.events)
 
     @property
     def group(self) -> Group:
@@ -104,6 +113,8 @@ class Session:
 
     def close(self) -> None:
         """Ends all threads, closes all sockets and the log."""
+        if self.utilisation is not None:
+            self.utilisation.close()
         self.communicator.close()
         if self.client is not None:
             self.client.close()
@@ -197,7 +208,16 @@ def _open_log(place: Place, run_dir: str | None) -> EventSink:
     if folder is None:
         return NullWriter()
     source = f"worker {place.worker}"
-    return EventWriter(log_path(Path(folder), source), run=place.run, source=source)
+    asked = place.config.events
+    log = EventWriter(
+        log_path(Path(folder), source),
+        run=place.run,
+        source=source,
+        max_bytes=asked.file_mib << 20,
+    )
+    if asked.steps == "full":
+        return log
+    return SampledWriter(log) if asked.steps == AUTO else SampledWriter(log, full_steps=0)
 
 
 def _interface(place: Place) -> str:

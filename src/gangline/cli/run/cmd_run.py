@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gangline run`: runs a script by several workers, alike or not, here or on other machines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +11,10 @@ from rich.text import Text
 from gangline.cli.flags.groups import grouped
 from gangline.cli.flags.tls_options import TlsFlags
 from gangline.cli.output import JsonFlag, err, out, print_json, say
+from gangline.cli.pages import report_at_end
 from gangline.cli.run.configuring import configured
 from gangline.cli.run.end import end_document, print_end
+from gangline.cli.run.exporting import ToolFlags, exported
 from gangline.cli.run.flags import (
     ClusterFlags,
     ExchangeFlags,
@@ -30,6 +32,7 @@ from gangline.engines.supervision import Watcher
 from gangline.files.config import shown
 from gangline.launch import hosted, prepared
 from gangline.launch.program import find_program
+from gangline.observe.exporters import Target
 
 
 def register(app: typer.Typer) -> None:
@@ -57,11 +60,20 @@ def run(
     survival: SurvivalFlags,
     hosts: HostFlags,
     place: FolderFlags,
+    tools: ToolFlags,
     show_output: Annotated[
         bool,
         typer.Option(
             "--show-output", "-o", help="Show what all workers print, not only the main one."
         ),
+    ] = False,
+    report: Annotated[
+        bool,
+        typer.Option("--report/--no-report", help="Write report.html into the run folder."),
+    ] = True,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Show nothing but why a job failed, and where it is."),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -69,6 +81,7 @@ def run(
     program = find_program(script, arguments, module, verb="run")
     config = configured(place.config, exchange, survival, hosts, place, cluster=cluster, tls=tls)
     hosts.check(cluster, has_hosts=config.hosts.file is not None)
+    targets = tools.targets()
     if place.dry_run:
         typer.echo(shown(config))
         return
@@ -77,15 +90,25 @@ def run(
             launch(
                 found.job,
                 show_output=show_output,
+                is_quiet=quiet,
+                targets=targets,
                 as_json=as_json,
+                with_report=report,
                 make_engine=found.make_engine,
             )
     with prepared(config, program, run_dir=place.run_dir) as job:
         asked = [node.speed for node in config.cluster.worker_nodes]
         scale_text = describe_scale(asked, scale=job.scale, cores=count_cores())
-        if scale_text and not as_json:
+        if scale_text and not (as_json or quiet):
             say(scale_text)
-        launch(job, show_output=show_output, as_json=as_json)
+        launch(
+            job,
+            show_output=show_output,
+            is_quiet=quiet,
+            targets=targets,
+            as_json=as_json,
+            with_report=report,
+        )
 
 
 def _teller(as_json: bool) -> Callable[[str], None]:
@@ -98,27 +121,38 @@ def launch(
     *,
     show_output: bool,
     as_json: bool,
+    is_quiet: bool = False,
+    targets: Sequence[Target] = (),
     greeting: Greeting = lambda: (),
+    with_report: bool = False,
     make_engine: Callable[[Watcher], Engine] | None = None,
 ) -> None:
     """Runs a job and tells about it; ends the command with the job's exit code.
 
-    The `greeting` is shown as soon as it says something.
+    The `greeting` is shown as soon as it says something. One that `is_quiet` tells how it ended where
+    that was not well.
     """
     console = err() if as_json else out()
-    with ScreenWatcher(
-        job,
-        console,
-        show_progress=not as_json,
-        show_output=show_output,
-        is_quiet=as_json,
-        greeting=greeting,
-    ) as screen:
+    with (
+        ScreenWatcher(
+            job,
+            console,
+            show_progress=not (as_json or is_quiet),
+            show_output=show_output,
+            is_quiet=as_json or is_quiet,
+            greeting=greeting,
+        ) as screen,
+        exported(job, targets) as ending,
+    ):
         result = run_job(job, watcher=screen, make_engine=make_engine)
+        ending.status = result.status
     if as_json:
-        print_json(end_document(job, result))
+        print_json(end_document(job, result, with_report=with_report))
+    elif is_quiet and result.exit_code == 0:
+        if with_report:
+            report_at_end(job.run_dir)
     else:
         # The output that was shown has the traceback already.
         is_shown = result.cause is not None and screen.has_shown(result.cause.worker)
-        print_end(job, result, show_traceback=not is_shown)
+        print_end(job, result, show_traceback=not is_shown, with_report=with_report)
     raise typer.Exit(result.exit_code)

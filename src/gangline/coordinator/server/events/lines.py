@@ -22,9 +22,11 @@ from gangline.spec.event import (
     Event,
     EventsLost,
     FaultFired,
+    GoalSet,
     GradientNotFinite,
     GradientTooLarge,
     LinkMeasured,
+    Logged,
     LogOpened,
     PacingMeasured,
     Regrouped,
@@ -32,6 +34,9 @@ from gangline.spec.event import (
     RunStarted,
     StateHandedDown,
     StepDone,
+    StepsDone,
+    UnitsExchanged,
+    Utilisation,
     ViewAdopted,
     WorkerEnded,
     WorkerReady,
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
 _OF_WORKERS = (
     *(LogOpened, WorkerReady, ViewAdopted, StepDone, Regrouped, FaultFired, GradientNotFinite),
     *(GradientTooLarge, EpochDone, LinkMeasured, PacingMeasured, Decision, EventsLost),
-    StateHandedDown,
+    *(StateHandedDown, GoalSet, StepsDone, Logged, Utilisation, UnitsExchanged),
 )
 _OF_LAUNCHERS = (LogOpened, RunStarted, RunEnded, WorkerEnded, Decision, EventsLost)
 _DECIDED_BY_WORKERS = frozenset(
