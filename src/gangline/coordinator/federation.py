@@ -306,7 +306,7 @@ class Federation:
     def status(self) -> Status:
         """A snapshot for people."""
         if self._teams is None:
-            return self._root.status()
+            return msgspec.structs.replace(self._root.status(), sync=str(IN_STEP))
         parts = [team.hub.status() for team in self._teams.teams.values()]
         views = [part.view for part in parts if part.view is not None]
         if not views:
@@ -326,6 +326,7 @@ class Federation:
             view=view,
             step=max(part.step for part in parts),
             decisions=[reason for part in parts for reason in part.decisions][-20:],
+            sync=str(self._teams.sync),
         )
 
     # --- teams -----------------------------------------------------------------------------------

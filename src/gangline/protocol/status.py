@@ -36,6 +36,10 @@ class Status(msgspec.Struct, kw_only=True):
     """The last step that all members reported."""
     decisions: list[str]
     """The latest reasons, newest last."""
+    sync: str = ""
+    """How groups are held together; empty before that is known."""
+    is_paused: bool = False
+    """Whether the job stands still, because an operator wants it to."""
 
 
 class CalledBack(msgspec.Struct, frozen=True, kw_only=True):

@@ -157,7 +157,7 @@ class Desk:
         except _UNREADABLE as error:
             return PlainTextResponse(f"{error}\n", status_code=_BAD_REQUEST)
         try:
-            self._handle(given)
+            self.handle(given)
         except UsageError as error:
             return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
         return Response(b"{}", media_type="application/json")
@@ -166,7 +166,7 @@ class Desk:
         """How far the survey of links is; somebody may begin one."""
         try:
             if request.method == "POST":
-                self._handle(SurveyAsked())
+                self.handle(SurveyAsked())
             found = self._driver.coordinator.survey_status()
         except UsageError as error:
             return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
@@ -211,7 +211,7 @@ class Desk:
             sender.cancel()
             if self._queues.get(worker) is queue:
                 del self._queues[worker]
-                self._handle(Disconnected(worker=worker))
+                self.handle(Disconnected(worker=worker))
 
     async def keep_watch(self) -> None:
         """Lets the coordinator look around, some times per second."""
@@ -219,7 +219,7 @@ class Desk:
             await asyncio.sleep(_TICK_S)
             if self._lifeline is not None:
                 self._follow(self._lifeline)
-            self._handle(Tick())
+            self.handle(Tick())
 
     def _follow(self, lifeline: Lifeline) -> None:
         """Does what the launcher says, and tells it how the job stands."""
@@ -231,7 +231,7 @@ class Desk:
             standing = msgspec.structs.replace(standing, is_dissolved=True)
         lifeline.beat(standing, time.monotonic())
         for order in lifeline.take_orders():
-            self._handle(Ordered(order=order))
+            self.handle(Ordered(order=order))
             self._is_dissolved = self._is_dissolved or isinstance(order, Dissolve)
 
     async def _listen(self, websocket: WebSocket, worker: int) -> None:
@@ -243,7 +243,7 @@ class Desk:
                 return  # the worker's end or its network; who it was is known, and it may come back
             message = decode_from_worker(payload)
             check_message(message)
-            self._handle(Said(worker=worker, message=message))
+            self.handle(Said(worker=worker, message=message))
             if worker in self._deaf:
                 self._deaf.discard(worker)
                 raise UsageError(f"{limits.unread} messages to it were not read")
@@ -251,7 +251,7 @@ class Desk:
                 # Not read, it waits in the network's buffers and then at the worker.
                 await asyncio.sleep(bucket.missing_s(time.monotonic()))
 
-    def _handle(self, given: Input) -> None:
+    def handle(self, given: Input) -> None:
         """Tells the coordinator, and delivers what it says. Raises UsageError if that is a refusal."""
         left = self._driver.handle(given)
         self._deliver(left)
