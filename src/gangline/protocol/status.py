@@ -86,6 +86,24 @@ class SyncRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     sync: str
 
 
+class ExcludeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What `gangline exclude` and `gangline take-back` send."""
+
+    worker: int
+    is_out: bool
+    """Whether it is to be kept out; else it is to come back."""
+
+
+class PauseRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What `gangline pause` and `gangline resume` send."""
+
+    is_paused: bool
+
+
+class PlainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is sent by an order that needs nothing: `gangline checkpoint`, `gangline end`."""
+
+
 class SurveyedLink(msgspec.Struct, kw_only=True):
     """What two workers measured between them."""
 

@@ -14,10 +14,14 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
 from gangline.coordinator.inputs import (
+    CheckpointAsked,
     Connected,
     Disconnected,
+    EndAsked,
+    ExclusionAsked,
     LeaveAsked,
     Ordered,
+    PauseAsked,
     ReplanAsked,
     Said,
     SeenBusy,
@@ -38,7 +42,10 @@ from gangline.protocol.messages import FromCoordinator, Hello, Refused, decode_f
 from gangline.protocol.status import (
     BusyRequest,
     CertificateRequest,
+    ExcludeRequest,
     LeaveRequest,
+    PauseRequest,
+    PlainRequest,
     ReplanRequest,
     SyncRequest,
 )
@@ -104,6 +111,10 @@ class Desk:
             Route("/api/leave", self.leave, methods=["POST"]),
             Route("/api/replan", self.replan, methods=["POST"]),
             Route("/api/sync", self.sync, methods=["POST"]),
+            Route("/api/exclude", self.exclude, methods=["POST"]),
+            Route("/api/pause", self.pause, methods=["POST"]),
+            Route("/api/checkpoint", self.checkpoint, methods=["POST"]),
+            Route("/api/end", self.end, methods=["POST"]),
             Route("/api/survey", self.survey, methods=["GET", "POST"]),
             Route("/api/busy", self.busy, methods=["POST"]),
             Route("/api/certificate", self.certificate, methods=["POST"]),
@@ -147,6 +158,28 @@ class Desk:
     async def sync(self, request: Request) -> Response:
         """Somebody wants groups to be held together in another way."""
         return await self._order(request, SyncRequest, lambda asked: SyncAsked(sync=asked.sync))
+
+    async def exclude(self, request: Request) -> Response:
+        """Somebody wants a worker kept out, or back."""
+        return await self._order(
+            request,
+            ExcludeRequest,
+            lambda asked: ExclusionAsked(worker=asked.worker, is_out=asked.is_out),
+        )
+
+    async def pause(self, request: Request) -> Response:
+        """Somebody wants the job to stand still, or to go on."""
+        return await self._order(
+            request, PauseRequest, lambda asked: PauseAsked(is_paused=asked.is_paused)
+        )
+
+    async def checkpoint(self, request: Request) -> Response:
+        """Somebody wants a checkpoint now."""
+        return await self._order(request, PlainRequest, lambda _: CheckpointAsked())
+
+    async def end(self, request: Request) -> Response:
+        """Somebody wants the job to end, politely."""
+        return await self._order(request, PlainRequest, lambda _: EndAsked())
 
     async def _order(
         self, request: Request, kind: type[T], to_input: Callable[[T], Input]

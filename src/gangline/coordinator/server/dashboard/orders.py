@@ -5,24 +5,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gangline.coordinator.inputs import LeaveAsked, ReplanAsked, SyncAsked
+from gangline.coordinator.inputs import (
+    CheckpointAsked,
+    EndAsked,
+    ExclusionAsked,
+    LeaveAsked,
+    PauseAsked,
+    ReplanAsked,
+    SyncAsked,
+)
 from gangline.protocol.status import ReplanRequest
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gangline.coordinator.inputs import Input
     from gangline.protocol.live import OrderRequest
 
-ORDERS = ("leave", "sync", "replan")
+_ORDERS: dict[str, Callable[[OrderRequest], Input]] = {
+    "leave": lambda asked: LeaveAsked(worker=asked.worker),
+    "exclude": lambda asked: ExclusionAsked(worker=asked.worker, is_out=True),
+    "take_back": lambda asked: ExclusionAsked(worker=asked.worker, is_out=False),
+    "sync": lambda asked: SyncAsked(sync=asked.value),
+    "replan": lambda asked: ReplanAsked(request=ReplanRequest(is_auto=asked.value != "flat")),
+    "pause": lambda asked: PauseAsked(is_paused=True),
+    "resume": lambda asked: PauseAsked(is_paused=False),
+    "checkpoint": lambda asked: CheckpointAsked(),
+    "end": lambda asked: EndAsked(),
+}
+ORDERS = tuple(_ORDERS)
 
 
 def input_of(asked: OrderRequest) -> Input:
     """What the coordinator is told; raises UsageError for an order that there is not."""
-    match asked.order:
-        case "leave":
-            return LeaveAsked(worker=asked.worker)
-        case "sync":
-            return SyncAsked(sync=asked.value)
-        case "replan":
-            return ReplanAsked(request=ReplanRequest(is_auto=asked.value != "flat"))
+    if asked.order in _ORDERS:
+        return _ORDERS[asked.order](asked)
     raise UsageError(f"there is no order {asked.order!r}; what there is: {', '.join(ORDERS)}")
