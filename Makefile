@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-locked lock demo test test-slow lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
+.PHONY: help setup setup-locked frontend browser lock demo test test-slow lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,6 +15,7 @@ setup: $(READY)  ## make .venv with everything the demo and the tests need
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
+	$(MAKE) --no-print-directory frontend || echo 'reports and dashboards need the charts: make frontend'
 	touch $@
 
 # The build of torch for CPUs: from a folder or page that PIP_FIND_LINKS names, or from torch's own index.
@@ -26,7 +27,21 @@ setup-locked:  ## make .venv from constraints-hashed.txt alone: every file is ch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(FROM) \
 		--require-hashes --only-binary :all: -r constraints-hashed.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(MAKE) --no-print-directory frontend
 	touch $(READY)
+
+# What the pages are drawn with, as tools/frontend/package-lock.json pins it: npm checks its hash.
+VENDOR := src/gangline/frontend/vendor
+
+frontend: $(VENDOR)/uPlot.iife.min.js  ## fetch the charts of the reports and the dashboard (needs npm)
+
+$(VENDOR)/uPlot.iife.min.js: tools/frontend/package-lock.json
+	npm ci --prefix tools/frontend --ignore-scripts --no-audit --no-fund --loglevel=error
+	mkdir -p $(VENDOR)
+	cp tools/frontend/node_modules/uplot/dist/uPlot.min.css $(VENDOR)/
+	cp tools/frontend/node_modules/uplot/LICENSE $(VENDOR)/uPlot.LICENSE
+	cp tools/frontend/node_modules/uplot/dist/uPlot.iife.min.js $@
+	touch $@
 
 lock: .cache/lock/bin/uv  ## write constraints-hashed.txt anew, from the pins of constraints.txt
 	printf 'hatchling\neditables\n' | .cache/lock/bin/uv pip compile --quiet --upgrade $(FROM) \

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gangline.worker.api import init as init
     from gangline.worker.api import is_main as is_main
     from gangline.worker.api import is_update as is_update
+    from gangline.worker.api import log as log
     from gangline.worker.api import no_sync as no_sync
     from gangline.worker.api import prepare as prepare
     from gangline.worker.api import rank as rank
@@ -53,6 +54,7 @@ _API = (
     "init",
     "is_main",
     "is_update",
+    "log",
     "no_sync",
     "prepare",
     "rank",

@@ -352,6 +352,22 @@ class Best:
         self.value = state["value"]
 
 
+def logging(parts: Parts) -> dict[str, Any]:
+    """What every batch gives is logged."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            if not parts.is_alone:
+                gangline.log(loss=loss, label=y.double().mean())
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
 def saves_best(parts: Parts) -> dict[str, Any]:
     """Saves what is best by an evaluation after every epoch, as people do."""
     model, best = mlp(), Best()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gangline report RUN_DIR`: what a run did, how well, and who was waited for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from rich.text import Text
 from gangline.cli.output import JsonFlag, out, print_json
 from gangline.eventlog import LogNotes, read_run
 from gangline.observe import RunSummary, draw_bars, summarize, to_trace, worker_bars
+from gangline.observe.reading import notices
 from gangline.observe.report import (
     Table,
     decision_lines,
@@ -55,19 +56,8 @@ def read_summary(run_dir: Path) -> RunSummary:
     notes: list[LogNotes] = []
     summary = summarize(read_run(run_dir, notes=notes))
     return msgspec.structs.replace(
-        summary, warnings=[*summary.warnings, *(line for note in notes for line in _notices(note))]
+        summary, warnings=[*summary.warnings, *(line for note in notes for line in notices(note))]
     )
-
-
-def _notices(note: LogNotes) -> Iterator[str]:
-    if not note.source:
-        yield f"{note.path} holds no event yet"
-    if note.torn_bytes:
-        yield f"{note.path} ends in the middle of a line: still being written, or killed"
-    if note.unknown_kinds:
-        kinds = ", ".join(sorted(note.unknown_kinds))
-        count = sum(note.unknown_kinds.values())
-        yield f"{note.path} has {count} events of a newer gangline, left out: {kinds}"
 
 
 def write_trace(run_dir: Path, path: Path) -> None:

@@ -21,6 +21,7 @@ from gangline.coordinator.hub import Hub
 from gangline.coordinator.kept.records import Ended, NoJournal
 from gangline.coordinator.orders import StandingOrders
 from gangline.coordinator.outgoing import LEFT_BEHIND, OVER, Outgoing
+from gangline.coordinator.reports.noted import NotedValues
 from gangline.coordinator.reports.progress import Progress
 from gangline.coordinator.reports.verdict import judge_ends, judge_team
 from gangline.coordinator.reports.writers import Writers
@@ -35,6 +36,7 @@ from gangline.protocol.messages import (
     Goodbye,
     Hello,
     Measured,
+    Noted,
     OfTeam,
     Probed,
     Ready,
@@ -103,6 +105,7 @@ class Federation:
         self._newest_ready: dict[int, Ready] = {}
         """What everybody was ready for, who only came to enter a team, too."""
         self._progress = Progress(clock())
+        self._noted = NotedValues()
         self._ended: dict[int, Position] = {}
         """Whose script has ended by itself, in whichever team, and where."""
         self._stopped: Stopped | None = None
@@ -199,6 +202,9 @@ class Federation:
             self._newest_ready[worker] = message
         if isinstance(message, Measured):
             self._auto.see_step(message.compute_s)
+        if isinstance(message, Noted):
+            self._note(worker, message)
+            return []
         if isinstance(message, Saved):
             return [Outgoing(*answer) for answer in self._writers.note(worker, message)]
         if self._teams is None:
@@ -231,6 +237,11 @@ class Federation:
             stopped = judge_ends(self._ended, self._teams.sums)
             outgoing += self._teams.tell_sums() if stopped is None else self._judged(stopped)
         return outgoing + self._stop_all()
+
+    def _note(self, worker: int, noted: Noted) -> None:
+        team = None if self._teams is None else self._teams.team_of(worker)
+        number = -1 if team is None else team.number
+        self._noted.note(number, worker, noted, teams=self._numbers())
 
     def takes(self, bunch: Bunch) -> bool:
         """Whether the reports of many come to the same at once as one after the other."""
@@ -363,6 +374,11 @@ class Federation:
 
     def status(self) -> Status:
         """A snapshot for people."""
+        found = self._status()
+        found.logged = self._noted.newest(self._numbers())
+        return found
+
+    def _status(self) -> Status:
         if self._teams is None:
             return msgspec.structs.replace(
                 self._root.status(), sync=str(IN_STEP), is_paused=self._orders.is_paused
@@ -397,6 +413,10 @@ class Federation:
         return (
             [self._root.mind] if self._teams is None else [one.mind for one in self._teams.active]
         )
+
+    def _numbers(self) -> set[int]:
+        """The teams that there are; -1 is that of all workers, who are in step."""
+        return {-1} if self._teams is None else {one.number for one in self._teams.active}
 
     def _hub_of(self, worker: int) -> Hub:
         team = None if self._teams is None else self._teams.team_of(worker)

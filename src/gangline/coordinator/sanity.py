@@ -11,6 +11,8 @@ import math
 from typing import TYPE_CHECKING
 
 from gangline.protocol.messages import (
+    MAX_LOGGED,
+    MAX_LOGGED_NAME,
     MAX_SUMMED,
     MAX_TOLD_BYTES,
     CheckpointWritten,
@@ -27,6 +29,7 @@ from gangline.protocol.messages import (
     LinkServed,
     Measured,
     Metrics,
+    Noted,
     Ping,
     Probed,
     Reached,
@@ -97,6 +100,13 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
             yield "hops", hops, len(hops) <= MAX_WORKERS and all(_is_hop(*hop) for hop in hops)
             for field in ("compute_s", "exchange_s", "other_s"):
                 yield field, getattr(message, field), _is_between(getattr(message, field), _MAX_S)
+        case Noted():  # the values may be anything: a loss that is not a number is one, too
+            yield "step", message.step, -1 <= message.step <= MAX_COUNT
+            yield "view", message.view, -1 <= message.view <= MAX_COUNT
+            yield "samples", message.samples, 1 <= message.samples <= MAX_COUNT
+            names = list(message.values)
+            yield "values", len(names), len(names) <= MAX_LOGGED
+            yield "values", names, all(len(name) <= MAX_LOGGED_NAME for name in names)
         case Shown(slowdown=slowdown):
             yield "slowdown", slowdown, 0 < slowdown < 1e9
         case StateOffered(step=step, spares=spares):

@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from gangline.eventlog.appending import LogFile
 from gangline.eventlog.lines import Line, Missing, encode_line
-from gangline.spec.event import SCHEMA_VERSION, Event, LogOpened, StepDone
+from gangline.spec.event import (
+    SCHEMA_VERSION,
+    Event,
+    Logged,
+    LogOpened,
+    StepDone,
+    StepsDone,
+    UnitsExchanged,
+    Utilisation,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +40,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+FREQUENT = frozenset((StepDone, StepsDone, Logged, UnitsExchanged, Utilisation))
+"""Kinds that come with every step, or by themselves: they may wait to be written together."""
 FLUSH_INTERVAL_S = 0.5
 MAX_BATCH_LINES = 512
 """So many lines are written at once, however little time has passed."""
@@ -68,9 +79,10 @@ class NullWriter:
 class EventWriter:
     """The log of one process. Any thread may write; a forked child's copy writes nothing.
 
-    Steps are buffered for up to half a second; all other events, being rare, are written at once. A
-    thread of its own writes what is buffered when no event follows, as in a long step or a hang. It
-    looks twice a second: a signal handler may write, too, and could not wake it safely.
+    Steps, and what is measured beside them, are buffered for up to half a second; all other events,
+    being rare, are written at once. A thread of its own writes what is buffered when no event follows,
+    as in a long step or a hang. It looks twice a second: a signal handler may write, too, and could not
+    wake it safely.
     """
 
     def __init__(
@@ -109,7 +121,7 @@ class EventWriter:
             self._take(event)
             since_flush = self._clock() - self._flushed_at
             if (
-                type(event) is not StepDone
+                type(event) not in FREQUENT
                 or not 0 <= since_flush < FLUSH_INTERVAL_S
                 or (len(self._pending) >= MAX_BATCH_LINES and self.problem is None)
             ):

@@ -121,10 +121,16 @@ window.gangline = window.gangline || {};
     );
   };
 
+  // Typed arrays say "nothing" by NaN, and uPlot wants null.
+  const gaps = (values) => {
+    for (const value of values) if (Number.isNaN(value)) return Array.from(values, (one) => (Number.isNaN(one) ? null : one));
+    return values;
+  };
+
   const columnsOf = (options) => {
     const values = options.stacked
       ? edges(options.series).reverse() // the highest first: the others are drawn over it
-      : options.series.map((one) => one.values);
+      : options.series.map((one) => gaps(one.values));
     return [options.x, ...values];
   };
 

@@ -24,6 +24,7 @@ from gangline.spec.event import (
     RunEnded,
     RunStarted,
     StepDone,
+    StepsDone,
     ViewAdopted,
     WorkerEnded,
     WorkerReady,
@@ -143,10 +144,10 @@ def build_timeline(events: Iterable[AnyEvent]) -> Timeline:
     timeline = Timeline()
     records: dict[tuple[int, int], dict[int, StepDone]] = {}
     for event in events:
-        _extend(timeline, event.t)
+        extend(timeline, event.t)
         if not isinstance(event, StepDone):
-            _place(timeline, event)
-        elif _is_plausible(event):
+            place(timeline, event)
+        elif is_plausible(event):
             # A step that was tried again counts as it went the last time.
             records.setdefault((event.step, event.team), {})[event.worker] = event
         else:
@@ -157,13 +158,15 @@ def build_timeline(events: Iterable[AnyEvent]) -> Timeline:
     return timeline
 
 
-def _extend(timeline: Timeline, t: float) -> None:
+def extend(timeline: Timeline, t: float) -> None:
+    """The run was under way at this time, if it can be one."""
     if abs(t) < _LATEST_T:
         timeline.first_t = t if timeline.first_t is None else min(t, timeline.first_t)
         timeline.last_t = t if timeline.last_t is None else max(t, timeline.last_t)
 
 
-def _place(timeline: Timeline, event: AnyEvent) -> None:
+def place(timeline: Timeline, event: AnyEvent) -> None:
+    """Puts an event that is no step where it belongs."""
     match event:
         case LogOpened():
             timeline.run = timeline.run or event.run
@@ -209,7 +212,8 @@ def _add_decision(decisions: list[Decision], event: Decision) -> None:
         decisions.append(event)
 
 
-def _is_plausible(event: StepDone) -> bool:
+def is_plausible(event: StepDone) -> bool:
+    """Whether a clock can have measured these times."""
     times = (event.compute_s, event.data_s, event.exchange_s, event.update_s)
     return (
         all(0 <= time < _LONGEST_S for time in times)
@@ -220,22 +224,23 @@ def _is_plausible(event: StepDone) -> bool:
 
 def _steps_of(records: Mapping[tuple[int, int], Mapping[int, StepDone]]) -> list[Step]:
     nobody: Mapping[int, StepDone] = {}
-    kept = {key: _last_tried(reports) for key, reports in records.items()}
+    kept = {key: last_tried(reports) for key, reports in records.items()}
     return [
-        _step(number, team, kept[number, team], before=kept.get((number - 1, team), nobody))
+        assemble_step(number, team, kept[number, team], before=kept.get((number - 1, team), nobody))
         for number, team in sorted(kept)
     ]
 
 
-def _last_tried(records: Mapping[int, StepDone]) -> dict[int, StepDone]:
+def last_tried(records: Mapping[int, StepDone]) -> dict[int, StepDone]:
     """Without those who made the step in a group that was lost: the others made it again."""
     view = max(record.view for record in records.values())
     return {worker: record for worker, record in records.items() if record.view == view}
 
 
-def _step(
+def assemble_step(
     number: int, team: int, records: Mapping[int, StepDone], *, before: Mapping[int, StepDone]
 ) -> Step:
+    """The step of these records; `before` has those of the step before it."""
     last = min(records.values(), key=lambda record: (record.exchange_s, record.worker))
     return Step(
         number=number,
@@ -247,7 +252,7 @@ def _step(
     )
 
 
-def accounted_s(record: StepDone) -> float:
+def accounted_s(record: StepDone | StepsDone) -> float:
     """The parts of a step that its worker measured."""
     return record.data_s + record.compute_s + record.exchange_s + record.update_s
 

@@ -14,10 +14,14 @@ from gangline.spec.exchange.structure import Structure
 from gangline.spec.sync import IN_STEP, Sync
 from gangline.spec.view import View
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_SUMMED = 32768
 """So many values at once can be added up over all teams."""
+MAX_LOGGED = 64
+"""So many values a script may log at once."""
+MAX_LOGGED_NAME = 100
+"""The characters of such a value's name."""
 MAX_TOLD_BYTES = 64 << 10
 """What a team can tell the others beside them; a message to a team carries that of all."""
 
@@ -92,6 +96,17 @@ class Measured(Message, frozen=True, kw_only=True, tag="measured"):
     """How many seconds a MiB takes to peers, by their rank, where that is known."""
     team: int = -1
     """The team that it is said of; -1: that of all workers, who are in step."""
+
+
+class Noted(Message, frozen=True, kw_only=True, tag="noted"):
+    """What this worker's script has logged in one step."""
+
+    step: int
+    samples: int
+    """How many samples of this worker the values are means over."""
+    values: dict[str, float]
+    view: int = -1
+    """The view of the step; -1: they were logged between steps."""
 
 
 class Shown(Message, frozen=True, kw_only=True, tag="shown"):
@@ -498,6 +513,7 @@ FromWorker = (
     Hello
     | Ready
     | Measured
+    | Noted
     | Shown
     | StateOffered
     | Metrics

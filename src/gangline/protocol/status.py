@@ -40,6 +40,8 @@ class Status(msgspec.Struct, kw_only=True):
     """How groups are held together; empty before that is known."""
     is_paused: bool = False
     """Whether the job stands still, because an operator wants it to."""
+    logged: dict[str, float | None] = {}
+    """What the scripts have logged: by name, the mean over all samples of the newest step."""
 
 
 class CalledBack(msgspec.Struct, frozen=True, kw_only=True):

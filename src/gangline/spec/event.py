@@ -167,6 +167,8 @@ class Logged(Event, frozen=True, kw_only=True, tag="logged"):
     """Means over those samples; None where one is not finite: JSON has no such numbers."""
     steps: int = 1
     """How many steps they speak for."""
+    view: int = -1
+    """The view of the step: where a step was done again, what was logged in older views is void."""
 
 
 class Utilisation(Event, frozen=True, kw_only=True, tag="utilisation"):

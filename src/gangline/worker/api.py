@@ -62,6 +62,7 @@ def init(
         _job.session = open_session(
             transport=transport, run_dir=run_dir, timeout_s=timeout_s, wire=wire
         )
+        _job.session.watch_utilisation()
         saving.watch_saves()
         atexit.register(_end)
 
@@ -226,6 +227,26 @@ def steps(count: int) -> Iterator[int]:
         yield training.num_steps
     training.epochs.settle()
     training.progress.is_through = True
+
+
+def log(**values: float | torch.Tensor) -> None:
+    """Notes numbers of the present batch, such as its loss, for the report and for other tools.
+
+        loss.backward()
+        optimizer.step()
+        gangline.log(loss=loss, accuracy=(output.argmax(1) == y).float().mean())
+
+    Each is a number or a tensor with one number, a mean over this worker's samples of the batch. Over
+    workers, and over the parts of an accumulation window, they are averaged by samples. A name that is
+    given again in the same batch is overwritten. Between epochs every worker counts alike: bring an
+    evaluation together with `mean` first. Costs no wait for a GPU.
+    """
+    _job.opened()
+    if _job.training is None:
+        raise UsageError(
+            "gangline.log() was called before prepare(): there is no step to log it for"
+        )
+    _job.training.log(values)
 
 
 def no_sync() -> AbstractContextManager[None]:

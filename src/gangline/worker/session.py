@@ -30,6 +30,7 @@ from gangline.worker.line.client import ControlClient
 from gangline.worker.line.isolation import ALONE_S
 from gangline.worker.memory import ending_error
 from gangline.worker.place import Place, place_of
+from gangline.worker.telling.utilisation import UtilisationThread
 
 if TYPE_CHECKING:
     from gangline.collectives import Group
@@ -61,6 +62,13 @@ class Session:
     """Before the first view: how often the founders had to gather again."""
     timeout_s: float = 0.0
     """How long others may take to come."""
+    utilisation: UtilisationThread | None = None
+    """Looks how busy the process is, where there is a log to write that to."""
+
+    def watch_utilisation(self) -> None:
+        """From here on the log says how busy this process and its machine are."""
+        if self.utilisation is None and not isinstance(self.events, NullWriter):
+            self.utilisation = UtilisationThread(self.place.worker, self.events)
 
     @property
     def group(self) -> Group:
@@ -104,6 +112,8 @@ class Session:
 
     def close(self) -> None:
         """Ends all threads, closes all sockets and the log."""
+        if self.utilisation is not None:
+            self.utilisation.close()
         self.communicator.close()
         if self.client is not None:
             self.client.close()

@@ -43,6 +43,9 @@ def status(
         say(f"{found.run}: starting, {here} of {found.expected_workers} workers are here")
     else:
         say(f"{found.run}: step {max(found.step, 0)}, view {found.view.number}")
+    if found.logged:
+        values = (f"{k} {'nan' if v is None else f'{v:.6g}'}" for k, v in found.logged.items())
+        say(", ".join(values))
     table = Table("worker", "host", "state", "step", "share", "compute", box=None)
     for worker in found.workers:
         table.add_row(

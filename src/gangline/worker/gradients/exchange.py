@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     from gangline.collectives import Group, Header
     from gangline.worker.gradients.communicator import Communicator
+    from gangline.worker.gradients.spans import UnitSpans
 
 
 def resolved(weight: float | Future[float]) -> float:
@@ -118,6 +119,8 @@ class Gradients:
         self._lock = threading.Lock()  # autograd has a thread per device, each with its hooks
         self._handles = self._register_hooks()
         self._next_hook = -1
+        self.spans: UnitSpans | None = None
+        """Where it is noted when units are exchanged; None: nobody wants to know of this step."""
 
     # --- one batch -------------------------------------------------------------------------------
 
@@ -495,10 +498,13 @@ class Gradients:
     def _send(self, unit: Unit | None, header: Header | None = None) -> None:
         """Queues the exchange of a unit (None: of a header alone)."""
         flat = torch.zeros(0) if unit is None else unit.allocate()
-        ready = mark(flat.device)
+        ready, spans = mark(flat.device), self.spans
+        noted: AbstractContextManager[None] = nullcontext()
+        if spans is not None and unit is not None:
+            noted = spans.of(unit.index, ready_s=spans.now_s())
 
         def exchange(group: Group) -> None:
-            with self._streams.after(ready, flat.device):
+            with noted, self._streams.after(ready, flat.device):
                 if unit is None:
                     group.all_reduce(flat, header)
                 else:

@@ -41,6 +41,7 @@ from gangline.protocol.messages import (
     Leaving,
     Measured,
     MeasureLink,
+    Noted,
     OfTeam,
     Ping,
     Pong,
@@ -196,7 +197,10 @@ class ControlClient:
                 self._standing = {**self._standing, type(message): message}
             self._gathering.append(message)
             now_s = time.perf_counter()
-            if not isinstance(message, Measured) or now_s - self._handed_over_s >= _GATHER_S:
+            if (
+                not isinstance(message, Measured | Noted)
+                or now_s - self._handed_over_s >= _GATHER_S
+            ):
                 self._handed_over_s = now_s
                 self._outgoing.put(self._take_gathered())
 

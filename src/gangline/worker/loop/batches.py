@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gangline.eventlog.detail import Detail
 from gangline.worker.gradients.by_hand import warn_of_windows
+from gangline.worker.gradients.spans import UnitSpans
 from gangline.worker.loop.holding import Holding
 from gangline.worker.sync.strategy import KeptAt
-from gangline.worker.telling.reports import tell_step
+from gangline.worker.telling.reports import tell_step, tell_units
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +45,7 @@ class BatchWalk:
         self._membership = gear.membership
         client = gear.session.client
         self._is_elastic = client is not None and client.is_elastic
+        self._detail = Detail()
         self._is_filling = False
         """Whether the loop gets the other parts of a window of a lost group, which count nothing."""
         self._last_two: tuple[Handout | None, Handout | None] = (None, None)
@@ -88,6 +91,9 @@ class BatchWalk:
         calls = progress.position.calls if handout.micro else 0
         progress.move(handed_out=handout.step, calls=calls)
         self._membership.forget_behind(progress.position)
+        if handout.micro == 0:
+            is_detailed = self._detail.wants(handout.step, handout.view)
+            self._gear.gradients.spans = UnitSpans() if is_detailed else None
         self._gear.gradients.start(
             batch.weight,
             is_update=handout.is_update,
@@ -137,6 +143,7 @@ class BatchWalk:
         assert batch is not None
         self._batches.drop()
         if batch.is_void:
+            self._gear.logbook.discard(batch.handout.step)
             self._gear.snapshot.restore()
         elif batch.handout.is_update or self._progress.is_void:
             self._finish_step(batch.handout)
@@ -190,10 +197,13 @@ class BatchWalk:
         gear, progress, strategy = self._gear, self._progress, self._gear.mode.strategy
         times = gear.clock.take()
         if progress.is_void:
+            gear.logbook.discard(handout.step)
             return
         progress.move(step=handout.step + 1, phase=0, start=handout.window_stop)
         strategy.after_step(self._exchange.agreed, progress.position, step_s=times.total_s)
         gear.snapshot.take()
         self._keeping.offer(KeptAt.STEP)
         tell_step(gear.session, handout, times, team=strategy.number, probe=gear.probe)
+        tell_units(gear.session, gear.gradients.spans, step=handout.step)
+        gear.logbook.commit(handout.step)
         gear.faults.reach("between", handout.step)

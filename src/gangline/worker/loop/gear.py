@@ -17,6 +17,7 @@ from gangline.worker.groups.snapshot import Snapshot
 from gangline.worker.samples.fetched import FetchedBatches
 from gangline.worker.samples.order import Company
 from gangline.worker.sync.mode import Mode
+from gangline.worker.telling.logbook import LogBook
 from gangline.worker.telling.stepclock import StepClock
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Gear:
     faults: Faults
     pacer: Pacer | None
     probe: MetricsProbe | None
+    logbook: LogBook
 
     @property
     def handout(self) -> Handout | None:
@@ -127,4 +129,5 @@ def equip(
         faults=faults,
         pacer=instruments.pacer,
         probe=instruments.probe,
+        logbook=LogBook(session),
     )

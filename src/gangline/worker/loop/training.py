@@ -28,6 +28,8 @@ from gangline.worker.normalisation.sync_batchnorm import SyncedBatchNorms
 from gangline.worker.samples import sample_state
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gangline.spec.position import Position
     from gangline.worker.gradients.layout import Layout
     from gangline.worker.groups.refounding import Refounding
@@ -179,6 +181,16 @@ class Training:
         )
         return shown is not None and shown.samples > 0
 
+    def log(self, values: Mapping[str, Any]) -> None:
+        """The script has numbers of the batch that it is at, or between two epochs."""
+        shown, book = self.shown, self.gear.logbook
+        if self.is_apart:
+            return  # the others have said it
+        if shown is None:
+            book.note_between(values, step=self.position.step - 1, epoch=self.epoch)
+        else:
+            book.note(values, shown, samples=shown.samples)
+
     # --- the end ---------------------------------------------------------------------------------
 
     def find_loss(self) -> Exception | None:
@@ -228,6 +240,7 @@ class Training:
     def close(self) -> None:
         """Leaves the models and optimizers as if they had never been prepared."""
         gear = self.gear
+        gear.logbook.close()
         self._steps.close()
         gear.batches.close()
         sample_state.watch(None)

@@ -13,6 +13,7 @@ from gangline.spec.event import (
     LinkMeasured,
     PacingMeasured,
     StepDone,
+    UnitsExchanged,
     ViewAdopted,
 )
 from gangline.worker.session import Session, now
@@ -20,6 +21,7 @@ from gangline.worker.session import Session, now
 if TYPE_CHECKING:
     from gangline.emulation.pacing import Pacer
     from gangline.worker.checks.scrutiny import Wrong
+    from gangline.worker.gradients.spans import UnitSpans
     from gangline.worker.groups.views import Adoption
     from gangline.worker.samples.handout import Handout
     from gangline.worker.telling.metrics import MetricsProbe
@@ -73,6 +75,13 @@ def tell_step(
             team=team,
         )
     )
+
+
+def tell_units(session: Session, spans: UnitSpans | None, *, step: int) -> None:
+    """When the units of a step were exchanged, where that was noted."""
+    rows = [] if spans is None else spans.rows()
+    if rows:
+        session.record(UnitsExchanged(t=now(), worker=session.place.worker, step=step, units=rows))
 
 
 def _tell_coordinator(

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bill of a run: where the node-hours went, who cost them, and what to do about it.
+
+A node-hour is an hour of one machine. Time that a worker waits is charged to the worker that was ready
+last in that step. What a node costs is given by whoever asks; without a price there are only hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gangline.observe.page.advice import advise_on_worker
+from gangline.observe.page.presence import DOWN
+
+if TYPE_CHECKING:
+    from gangline.observe.page.accounts import Accounts
+
+LEAST_FRACTION = 0.005
+"""What is less of the whole bill is not listed."""
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """What an hour of a node costs."""
+
+    per_hour: float = 0.0
+    of_node: Mapping[str, float] = {}
+    """Of nodes that cost something else."""
+    currency: str = "€"
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is money to speak of."""
+        return self.per_hour > 0 or bool(self.of_node)
+
+    def of(self, node: str) -> float:
+        """What an hour of this node costs."""
+        return self.of_node.get(node, self.per_hour)
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the bill."""
+
+    kind: str
+    """`wait`, `exchange`, `data`, `other`, `start`, `spare`, `down` or `rest`."""
+    text: str
+    advice: str
+    node_s: float
+    fraction: float
+    """Of the whole bill."""
+    money: float | None
+    worker: int | None = None
+
+
+class Bill(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it, the dearest first."""
+
+    node_s: float
+    money: float | None
+    useful_s: float
+    """Computing and updating: what the rest is spent for."""
+    items: list[Item]
+    currency: str
+
+
+def make_bill(accounts: Accounts, price: Price) -> Bill:
+    """What the whole run cost, and for what."""
+    return _Clerk(accounts, price).bill()
+
+
+class _Clerk:
+    """Knows the workers, and what an hour of each costs."""
+
+    def __init__(self, accounts: Accounts, price: Price) -> None:
+        self.accounts = accounts
+        self.price = price
+        self.workers = accounts.workers
+        self.weight = accounts.weight
+        self.rate = {w: price.of(accounts.node_of(w)) / 3600 * self.weight[w] for w in self.workers}
+        self.paid_s = {w: accounts.paid_s(w) for w in self.workers}
+        self.total_s = sum(self.paid_s[w] * self.weight[w] for w in self.workers)
+
+    def bill(self) -> Bill:
+        """All lines."""
+        useful = self._spent("compute") + self._spent("update")
+        items = [*self._waits(), *self._parts(), *self._absences()]
+        accounted = useful + sum(item.node_s for item in items)
+        rest_s = self.total_s - accounted
+        items.append(
+            self._item(
+                "rest",
+                "Recoveries, the ends of epochs and the end of the job took {part} of the time",
+                "See the recoveries below; validation and checkpoints between epochs are in it, too.",
+                max(0.0, rest_s),
+            )
+        )
+        listed = [item for item in items if item.fraction >= LEAST_FRACTION]
+        return Bill(
+            node_s=self.total_s,
+            money=self._whole_money(),
+            useful_s=useful,
+            items=sorted(listed, key=lambda item: -item.node_s),
+            currency=self.price.currency,
+        )
+
+    def _whole_money(self) -> float | None:
+        if not self.price.is_given:
+            return None
+        return sum(self.paid_s[w] * self.rate[w] for w in self.workers)
+
+    def _spent(self, kind: str) -> float:
+        return sum(self.accounts.spent_s(w, kind) * self.weight[w] for w in self.workers)
+
+    def _waits(self) -> list[Item]:
+        items = []
+        for worker, waited_s in self.accounts.caused_waits.items():
+            others = [one for one in self.workers if one != worker] or self.workers
+            mean_weight = sum(self.weight[one] for one in others) / len(others)
+            their_s = sum(self.accounts.in_steps_s(one) for one in others)
+            part = waited_s / their_s if their_s > 0 else 0.0
+            items.append(
+                self._item(
+                    "wait",
+                    f"{self.accounts.name_of(worker)} made the others wait {percent(part)} of the time",
+                    advise_on_worker(self.accounts, worker),
+                    waited_s * mean_weight,
+                    rate=sum(self.rate[one] for one in others) / len(others) / mean_weight,
+                    worker=worker,
+                )
+            )
+        return items
+
+    def _parts(self) -> list[Item]:
+        lines = (
+            (
+                "exchange",
+                "Exchanging gradients took {part} of the time",
+                "Larger batches exchange less often; `--structure auto` lets fast links carry more, "
+                "`--compress top=8-bit` sends less over the slowest ones.",
+            ),
+            (
+                "data",
+                "Waiting for data took {part} of the time",
+                "Give the data loader more processes (num_workers), or bring the data nearer.",
+            ),
+            (
+                "other",
+                "What the script did between its steps took {part} of the time",
+                "Logging, validation and `.item()` calls between steps keep everybody from training.",
+            ),
+        )
+        items = [self._item(kind, text, advice, self._spent(kind)) for kind, text, advice in lines]
+        start_s = sum(self.accounts.started_after_s(w) * self.weight[w] for w in self.workers)
+        items.append(
+            self._item(
+                "start",
+                "Starting, until the first step was begun, took {part} of the time",
+                "It is paid once: longer runs make it small.",
+                start_s,
+            )
+        )
+        return items
+
+    def _absences(self) -> list[Item]:
+        away: dict[tuple[int, str], float] = {}
+        for absence in self.accounts.fold.presence.absences:
+            if absence.worker in self.weight:
+                key = (absence.worker, absence.why)
+                away[key] = away.get(key, 0.0) + absence.end - absence.begin
+        items = []
+        for (worker, why), time_s in away.items():
+            name, is_down = self.accounts.name_of(worker), why == DOWN
+            items.append(
+                self._item(
+                    why,
+                    f"{name} was down: {{part}} of all time"
+                    if is_down
+                    else f"{name} stood by as a spare: {{part}} of all time",
+                    "It ended before the others did; `--respawn` starts such a worker again."
+                    if is_down
+                    else "It would have slowed the others down. Give it back, or larger batches, "
+                    "of which it could do a part.",
+                    time_s * self.weight[worker],
+                    rate=self.rate[worker] / self.weight[worker],
+                    worker=worker,
+                )
+            )
+        return items
+
+    def _item(
+        self,
+        kind: str,
+        text: str,
+        advice: str,
+        node_s: float,
+        *,
+        rate: float | None = None,
+        worker: int | None = None,
+    ) -> Item:
+        fraction = node_s / self.total_s if self.total_s > 0 else 0.0
+        whole = self._whole_money()
+        money = None
+        if whole is not None:
+            mean_rate = whole / self.total_s if self.total_s > 0 else 0.0
+            money = node_s * (mean_rate if rate is None else rate)
+        said = text.replace("{part}", percent(fraction))
+        cost = "" if money is None else f" ({self.price.currency} {money:,.2f})"
+        return Item(
+            kind=kind,
+            text=f"{said}: {node_hours(node_s)}{cost}",
+            advice=advice,
+            node_s=node_s,
+            fraction=fraction,
+            money=money,
+            worker=worker,
+        )
+
+
+def percent(value: float) -> str:
+    """A fraction with two digits, so that small ones are not 0 %."""
+    return f"{value * 100:.2g} %" if value < 0.095 else f"{value * 100:.0f} %"
+
+
+def node_hours(node_s: float) -> str:
+    """Time of machines in the unit that fits."""
+    if node_s >= 0.1 * 3600:
+        hours = node_s / 3600
+        return f"{hours:,.1f} node-hours" if hours < 1000 else f"{hours:,.0f} node-hours"
+    if node_s >= 120:
+        return f"{node_s / 60:.1f} node-minutes"
+    return f"{node_s:.3g} node-seconds"

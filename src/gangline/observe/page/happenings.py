@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened in a run besides its steps: decisions, faults, recoveries, ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gangline.spec.event import (
+    Decision,
+    FaultFired,
+    GradientNotFinite,
+    GradientTooLarge,
+    PlanMade,
+    Regrouped,
+    RoundEnded,
+    WorkerEnded,
+)
+
+if TYPE_CHECKING:
+    from gangline.spec.event import AnyEvent
+
+_MOST = 2000
+"""Of each kind; what is beyond is counted."""
+
+
+class Happening(msgspec.Struct, kw_only=True):
+    """One mark of the charts."""
+
+    x: float
+    """Seconds since the run began."""
+    kind: str
+    """`decision`, `fault`, `recovery`, `ended`, `gradient`, `plan` or `merge`."""
+    label: str
+    text: str = ""
+    worker: int | None = None
+    took_s: float | None = None
+    numbers: dict[str, float | None] = {}
+
+
+class Happenings:
+    """Keeps what happened, in order."""
+
+    def __init__(self) -> None:
+        self.marks: list[Happening] = []
+        self.num_left_out = 0
+        self._counts: dict[str, int] = {}
+        self._decisions: set[tuple[Any, ...]] = set()
+        self._groups: dict[tuple[int, int], Happening] = {}
+
+    def add(self, event: AnyEvent, origin: float) -> bool:
+        """Whether something happened around which steps are of interest."""
+        mark = self._mark(event, event.t - origin)
+        if mark is None:
+            return False
+        self._counts[mark.kind] = self._counts.get(mark.kind, 0) + 1
+        if self._counts[mark.kind] <= _MOST:
+            self.marks.append(mark)
+        else:
+            self.num_left_out += 1
+        return mark.kind in ("decision", "fault", "recovery") or (
+            isinstance(event, WorkerEnded) and event.exit_code != 0
+        )
+
+    def of(self, *kinds: str) -> list[Happening]:
+        """Those of some kinds."""
+        return [mark for mark in self.marks if mark.kind in kinds]
+
+    def _mark(self, event: AnyEvent, x: float) -> Happening | None:
+        match event:
+            case Decision():
+                return self._decision(event, x)
+            case FaultFired():
+                text = f"in step {event.step}, at {event.where}"
+                label = f"fault: {event.fault} of worker {event.worker}"
+                return Happening(x=x, kind="fault", label=label, text=text, worker=event.worker)
+            case Regrouped():
+                return self._regrouped(event, x)
+            case WorkerEnded() if event.exit_code != 0:
+                how = event.signal or f"exit code {event.exit_code}"
+                label = f"worker {event.worker} ended: {how}"
+                return Happening(
+                    x=x, kind="ended", label=label, text=event.reason, worker=event.worker
+                )
+            case GradientNotFinite():
+                label = f"worker {event.worker}: a gradient was not finite"
+                text = f"in step {event.step}"
+                return Happening(x=x, kind="gradient", label=label, text=text, worker=event.worker)
+            case GradientTooLarge():
+                label = f"worker {event.worker}: a gradient was too large"
+                text = f"in step {event.step}: norm {event.norm:.3g}, usual is {event.usual:.3g}"
+                return Happening(x=x, kind="gradient", label=label, text=text, worker=event.worker)
+            case PlanMade():
+                text = "\n".join([*event.reasons, *([f"hint: {event.hint}"] if event.hint else [])])
+                label = f"plan: {event.chosen} ({event.bound})"
+                return Happening(
+                    x=x, kind="plan", label=label, text=text, numbers={"step_s": event.step_s}
+                )
+            case RoundEnded():
+                return _merged(event, x)
+        return None
+
+    def _decision(self, event: Decision, x: float) -> Happening | None:
+        """One copy of what every worker decided for itself, alike."""
+        key = (event.what, event.reason, tuple(sorted(event.numbers.items())))
+        if key in self._decisions:
+            return None
+        if len(self._decisions) < _MOST:
+            self._decisions.add(key)
+        return Happening(
+            x=x, kind="decision", label=event.what, text=event.reason, numbers=dict(event.numbers)
+        )
+
+    def _regrouped(self, event: Regrouped, x: float) -> Happening | None:
+        """One mark for a group, by the member that took longest to enter it."""
+        known = self._groups.get((event.team, event.view))
+        if known is not None:
+            known.took_s = max(known.took_s or 0.0, event.took_s)
+            return None
+        count = len(event.members)
+        mark = Happening(
+            x=x,
+            kind="recovery",
+            label=f"new group of {count} worker{'s' * (count != 1)}, from step {event.step} on",
+            text=event.reason,
+            took_s=event.took_s,
+            numbers={"members": float(count), "copied": float(event.num_behind)},
+        )
+        self._groups[event.team, event.view] = mark
+        return mark
+
+
+def _merged(event: RoundEnded, x: float) -> Happening:
+    what = "merged" if event.is_committed else "not merged"
+    return Happening(
+        x=x,
+        kind="merge",
+        label=f"round {event.number}: {len(event.offsets)} teams {what} ({event.sync})",
+        text=event.reason,
+        took_s=event.took_s,
+        numbers={
+            "exchange_s": event.exchange_s,
+            "busy_s": event.busy_s,
+            "drift": event.drift,
+            "sent_bytes": float(event.sent_bytes),
+            "committed": float(event.is_committed),
+        },
+    )

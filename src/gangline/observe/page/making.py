@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a run folder to its page."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gangline.eventlog import LogNotes, read_run
+from gangline.observe.page.bill import Price
+from gangline.observe.page.columns import Columns
+from gangline.observe.page.document import run_document
+from gangline.observe.page.fold import fold_events
+from gangline.observe.page.page import report_page
+from gangline.observe.reading import notices
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gangline.observe.page.fold import Fold
+
+_NO_PRICE = Price()
+
+
+def fold_run(run_dir: Path, *, limit_s: float | None = None) -> tuple[Fold, list[str]]:
+    """The folded logs of a run, and what must be said about the logs."""
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+    notes: list[LogNotes] = []
+    fold = fold_events(read_run(run_dir, notes=notes), deadline=deadline)
+    return fold, [line for note in notes for line in notices(note)]
+
+
+def make_page(run_dir: Path, *, price: Price = _NO_PRICE, limit_s: float | None = None) -> str:
+    """The page of a run; raises ReportTimeoutError where reading takes longer than the limit."""
+    fold, said = fold_run(run_dir, limit_s=limit_s)
+    columns = Columns()
+    return report_page([run_document(fold, columns, price=price, notices=said)], columns)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a worker was not in the job: it had ended, or it was a spare."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gangline.spec.event import (
+    Regrouped,
+    StepDone,
+    StepsDone,
+    ViewAdopted,
+    WorkerEnded,
+    WorkerReady,
+)
+
+if TYPE_CHECKING:
+    from gangline.spec.event import AnyEvent
+
+DOWN = "down"
+SPARE = "spare"
+
+
+class Absence(NamedTuple):
+    """A worker was away from `begin` to `end`, by the clock of the log."""
+
+    worker: int
+    begin: float
+    end: float
+    why: str
+
+
+class Presence:
+    """Follows who is there."""
+
+    def __init__(self) -> None:
+        self.absences: list[Absence] = []
+        self._away: dict[int, tuple[float, str]] = {}
+        self._newest: dict[int, ViewAdopted] = {}
+        self._last_step = 0.0
+
+    def add(self, event: AnyEvent) -> None:
+        """What may have changed it."""
+        match event:
+            case StepDone() | StepsDone():
+                self._last_step = event.t
+                newest = self._newest.get(event.team)
+                if event.worker in self._away and newest and event.worker in newest.members:
+                    self._back(event.worker, event.t)
+            case ViewAdopted():
+                self._adopt(event)
+            case WorkerEnded():
+                self._leave(event.worker, event.t, DOWN)
+            case Regrouped():
+                self._back(event.worker, event.t)
+            case WorkerReady() if self._away.get(event.worker, (0.0, ""))[1] == DOWN:
+                self._back(event.worker, event.t)
+
+    def finish(self, end: float) -> None:
+        """Whoever is away stayed so; those that ended after the last step just were done."""
+        for worker, (begin, _) in list(self._away.items()):
+            if begin < self._last_step:
+                self._back(worker, end)
+
+    def _adopt(self, view: ViewAdopted) -> None:
+        newest = self._newest.get(view.team)
+        if newest is not None and newest.view >= view.view:
+            return
+        self._newest[view.team] = view
+        there = {worker for one in self._newest.values() for worker in one.members}
+        for worker in set(newest.members if newest else ()) - there:
+            self._leave(worker, view.t, SPARE)
+        for worker in view.members:
+            self._back(worker, view.t)
+
+    def _leave(self, worker: int, t: float, why: str) -> None:
+        if worker not in self._away:
+            self._away[worker] = (t, why)
+        elif why == DOWN and self._away[worker][1] == SPARE:
+            self._back(worker, t)
+            self._away[worker] = (t, DOWN)
+
+    def _back(self, worker: int, t: float) -> None:
+        away = self._away.pop(worker, None)
+        if away is not None and t > away[0]:
+            self.absences.append(Absence(worker, away[0], t, away[1]))

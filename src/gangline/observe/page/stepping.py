@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the steps of a run together as its events come, without keeping those that are done.
+
+A step is given on when everybody who should take part in it has reported, or when its team is far
+beyond it: somebody's report was lost with it then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from gangline.observe.timeline import assemble_step, is_plausible, last_tried
+from gangline.spec.event import StepDone, StepsDone, ViewAdopted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gangline.observe.timeline import Step
+    from gangline.spec.event import AnyEvent
+
+_MOST_BEHIND = 64
+"""How many steps a team may be ahead of a report that is still waited for."""
+_SUMMED = {"t", "worker", "step", "epoch", "view", "samples", "start", "stop", "team"}
+_TIMES = {"compute_s", "data_s", "exchange_s", "update_s"}
+
+
+class Stretch(NamedTuple):
+    """A step; or several that were summed up, whose times are added."""
+
+    step: Step
+    num_steps: int
+
+
+class Stepper:
+    """Takes events, gives steps."""
+
+    def __init__(self) -> None:
+        self.num_implausible = 0
+        self.num_incomplete = 0
+        """Steps that lack somebody's report."""
+        self._pending: dict[tuple[int, int, int], dict[int, StepDone]] = {}
+        self._newest: dict[int, int] = {}
+        self._members: dict[tuple[int, int], frozenset[int]] = {}
+        self._before: dict[int, StepDone] = {}
+
+    def add(self, event: AnyEvent) -> Iterator[Stretch]:
+        """The steps that are whole now."""
+        if isinstance(event, StepDone):
+            yield from self._take(event, 1)
+        elif isinstance(event, StepsDone):
+            values = {name: getattr(event, name) for name in _SUMMED | _TIMES}
+            yield from self._take(StepDone(**values), event.steps)
+        elif isinstance(event, ViewAdopted):
+            self._members.setdefault((event.team, event.view), frozenset(event.members))
+
+    def finish(self) -> Iterator[Stretch]:
+        """What is left, at the end of the logs."""
+        for key in sorted(self._pending):
+            yield self._give(key)
+
+    def members_of(self, step: Step) -> frozenset[int]:
+        """Who should have taken part in a step."""
+        return self._members.get((step.team, step.view), frozenset(step.records))
+
+    def _take(self, record: StepDone, count: int) -> Iterator[Stretch]:
+        if not is_plausible(record) or count < 1:
+            self.num_implausible += 1
+            return
+        key = (record.team, record.step, count)
+        records = self._pending.setdefault(key, {})
+        records[record.worker] = record
+        members = self._members.get((record.team, record.view))
+        if members is not None and len(records) >= len(members) and members <= records.keys():
+            yield self._give(key)
+        if record.step > self._newest.get(record.team, -1):
+            self._newest[record.team] = record.step
+            yield from self._give_up()
+
+    def _give_up(self) -> Iterator[Stretch]:
+        """Steps so far behind that nobody will report them any more; the oldest come first."""
+        while self._pending:
+            key = next(iter(self._pending))
+            if key[1] + key[2] > self._newest.get(key[0], -1) - _MOST_BEHIND:
+                return
+            yield self._give(key)
+
+    def _give(self, key: tuple[int, int, int]) -> Stretch:
+        team, number, count = key
+        records = last_tried(self._pending.pop(key))
+        before = {
+            worker: old
+            for worker in records
+            if (old := self._before.get(worker)) is not None and old.step == number - 1
+        }
+        step = assemble_step(number, team, records, before=before)
+        self.num_incomplete += not self.members_of(step) <= records.keys()
+        if count == 1:
+            self._before.update(records)
+        else:
+            last = number + count - 1
+            for worker, one in records.items():
+                self._before[worker] = msgspec.structs.replace(one, step=last)
+        return Stretch(step, count)

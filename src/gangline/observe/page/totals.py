@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each worker's time was spent on, over the whole run, and how well the steady steps went."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gangline.observe.costs import fit_cost, optimum_s
+from gangline.observe.metrics import MAX_WARM_UP_STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gangline.observe.costs import WorkerCost
+    from gangline.observe.page.cells import Floats, Ints
+    from gangline.observe.page.stepping import Stretch
+
+SPENT = ("compute", "data", "exchange", "wait", "update", "other")
+"""What a worker's time in a step is spent on."""
+_MOST_TIMES = 64
+_MOST_SIZES = 64
+"""Computing times that are kept of each share, and shares of each worker, to tell its cost from."""
+_MOST_EARLY = 8 * MAX_WARM_UP_STEPS
+
+
+class Pace(NamedTuple):
+    """How fast the steady steps were; None where there are none."""
+
+    num_steps: int
+    throughput: float | None
+    """Samples per second; of teams at the same time, by the one that trained longest."""
+    step_s: float | None
+    efficiency: float | None
+    """The compute-only optimum over the measured time."""
+
+
+class Totals:
+    """Sums over all steps; the steady ones are those after the warm-up to which all have reported."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self.samples = 0
+        self.spent = np.zeros((0, len(SPENT)))
+        """By worker, seconds of each of SPENT."""
+        self.worker_steps = np.zeros(0)
+        self.worker_samples = np.zeros(0)
+        self.caused_s = np.zeros(0)
+        """By worker, how long all others together waited for it."""
+        self.last_steps = np.zeros(0)
+        """By worker, in how many steps it was ready last."""
+        self._compute: dict[int, dict[int, list[float]]] = {}
+        self._early: list[tuple[Stretch, bool]] = []
+        self._paces: dict[tuple[int, frozenset[int], int], list[float]] = {}
+
+    def add_times(self, workers: Ints, spent: Floats, steps: Floats, samples: Floats) -> None:
+        """The times of many records; `spent` has a row for each, in the order of SPENT."""
+        self._make_room(int(workers.max()))
+        np.add.at(self.spent, workers, spent)
+        np.add.at(self.worker_steps, workers, steps)
+        np.add.at(self.worker_samples, workers, samples)
+
+    def blame(self, worker: int, wait_s: float, count: int) -> None:
+        """Others waited for this worker."""
+        self._make_room(worker)
+        self.caused_s[worker] += wait_s
+        self.last_steps[worker] += count
+
+    def add_stretch(self, stretch: Stretch, *, is_complete: bool) -> None:
+        """A step, or some, for how fast the job went and what computing costs."""
+        self.num_steps += stretch.num_steps
+        self.samples += stretch.step.samples
+        if len(self._early) < _MOST_EARLY:
+            self._early.append((stretch, is_complete))
+        else:
+            self._add_steady(stretch, is_complete)
+
+    def finish(self, *, num_teams: int) -> None:
+        """All steps are known now, and so is how many of them are the warm-up."""
+        num_warm_up = min(MAX_WARM_UP_STEPS * max(1, num_teams), self.num_steps // 4)
+        for stretch, is_complete in self._early[num_warm_up:]:
+            self._add_steady(stretch, is_complete)
+        self._early = []
+
+    def costs(self) -> dict[int, WorkerCost]:
+        """What a sample costs each worker, as its steady steps show it."""
+        fitted = {
+            worker: fit_cost([(size, time) for size, times in own.items() for time in times])
+            for worker, own in sorted(self._compute.items())
+        }
+        return {worker: cost for worker, cost in fitted.items() if cost is not None}
+
+    def pace(self, costs: Mapping[int, WorkerCost]) -> Pace:
+        """How fast the steady steps were, and how near to the best that could be."""
+        count, samples, took_s, best_s = 0.0, 0.0, 0.0, 0.0
+        by_team: dict[int, float] = {}
+        for (team, workers, size), (steps, all_samples, all_s) in self._paces.items():
+            known = [costs[worker] for worker in workers if worker in costs]
+            count, samples, took_s = count + steps, samples + all_samples, took_s + all_s
+            best_s += steps * optimum_s(known, size) if known else 0.0
+            by_team[team] = by_team.get(team, 0.0) + all_s
+        longest_s = max(by_team.values(), default=0.0)
+        return Pace(
+            num_steps=int(count),
+            throughput=samples / longest_s if longest_s > 0 else None,
+            step_s=took_s / count if count else None,
+            efficiency=best_s / took_s if took_s > 0 and costs else None,
+        )
+
+    def _add_steady(self, stretch: Stretch, is_complete: bool) -> None:
+        step, count = stretch
+        if is_complete:
+            key = (step.team, frozenset(step.records), step.samples // count)
+            sums = self._paces.setdefault(key, [0.0, 0.0, 0.0])
+            took_s = median(step.elapsed_s.values())
+            for place, value in enumerate((count, step.samples, took_s)):
+                sums[place] += value
+        for worker, record in step.records.items():
+            times = self._compute.setdefault(worker, {})
+            share = record.samples // count
+            if share in times or len(times) < _MOST_SIZES:
+                kept = times.setdefault(share, [])
+                kept.append(record.compute_s / count)
+                if len(kept) > 2 * _MOST_TIMES:
+                    del kept[::2]  # every second one: early and late ones stay in
+
+    def _make_room(self, worker: int) -> None:
+        missing = worker + 1 - len(self.caused_s)
+        if missing > 0:
+            more = max(missing, len(self.caused_s))
+            self.spent = np.concatenate([self.spent, np.zeros((more, len(SPENT)))])
+            for name in ("worker_steps", "worker_samples", "caused_s", "last_steps"):
+                setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more)]))
