@@ -213,6 +213,9 @@ class Hub:
             return [Outgoing(worker, Refused(reason=str(error)))]
         if mind.control is not None and mind.is_member(worker):
             return []  # its line was down, and it says everything again
+        if worker in mind.kept_out:
+            roster.workers[worker].state = "spare"
+            return []
         roster.workers[worker].state = "ready"
         if mind.control is not None or not mind.is_member(worker):
             mind.changes.want_in(worker)

@@ -44,10 +44,18 @@
   const workerOrders = (one, now) => {
     if (live.role !== "operator") return [];
     const { worker } = one;
+    const order = (name, key, question) => ({
+      name,
+      isDire: Boolean(question),
+      give: () => give(`${name} worker ${worker}`, { order: key, worker }, question),
+    });
     const orders = [];
     if (one.is_member) {
-      orders.push({ name: "leave", isDire: true, give: () => give(`leave ${worker}`, { order: "leave", worker }, `Worker ${worker} finishes its step, and its process ends. The others go on.`) });
+      orders.push(order("exclude", "exclude"));
+      orders.push(order("leave", "leave", `Worker ${worker} finishes its step, and leaves for good. The others go on.`));
     }
+    if (one.state === "spare") orders.push(order("take back", "take_back"));
+    if (now.may_kill && one.is_connected) orders.push(order("kill", "kill", `The process of worker ${worker} is killed, to see the job survive it.`));
     return orders;
   };
 
@@ -67,8 +75,14 @@
     const select = label.appendChild(make("select"));
     select.id = "mode";
     for (const mode of MODES) select.appendChild(make("option", "", mode));
-    button("change", () => give(`mode ${select.value}`, { order: "sync", value: select.value }));
+    button("change mode", () => give(`mode ${select.value}`, { order: "sync", value: select.value }));
     button("plan anew", () => give("plan anew", { order: "replan", value: "auto" }));
+    button("pause", () => {
+      const order = live.now && live.now.is_paused ? "resume" : "pause";
+      give(order, { order });
+    }).id = "pause";
+    button("checkpoint", () => give("checkpoint", { order: "checkpoint" }));
+    button("end", () => give("end", { order: "end" }, "Everybody leaves between two steps, the last one keeps a checkpoint, and the job ends.")).className = "alarm";
   };
 
   // --- what is now --------------------------------------------------------------------------------
@@ -107,6 +121,7 @@
     document.title = `${now.run} · gangline`;
     at("run").textContent = now.run;
     drawFigures(now);
+    if (at("pause")) at("pause").textContent = now.is_paused ? "resume" : "pause";
     gangline.workerTable(at("workers"), now, { choose, chosen });
     const one = now.workers.find((worker) => worker.worker === chosen);
     if (one) gangline.workerPanel(at("worker"), one, now, workerOrders(one, now));

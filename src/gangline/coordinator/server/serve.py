@@ -49,10 +49,12 @@ class CoordinatorServer:
         limits: Limits | None = None,
         lifeline: Lifeline | None = None,
         run_dir: Path | None = None,
+        may_kill: bool = False,
     ) -> None:
         """`lifeline` leads to the launcher that started this process, if one did.
 
-        The run folder keeps the invitations; without one they are forgotten with the server.
+        The run folder keeps the invitations; without one they are forgotten with the server. With
+        `may_kill`, operators may kill workers of this machine.
         """
         self.driver = driver
         limits = limits or Limits()
@@ -68,7 +70,9 @@ class CoordinatorServer:
         self.entrance = Entrance(
             self._socket, limits=limits, tls=None if tls is None else tls.context
         )
-        self._dashboard = Dashboard(driver, secret=keys.operator, handle=desk.handle)
+        self._dashboard = Dashboard(
+            driver, secret=keys.operator, handle=desk.handle, may_kill=may_kill
+        )
         invitations = Invitations(run_dir)
         reception = Reception(
             invitations,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,9 +28,11 @@ from gangline.coordinator.server.dashboard.door import (
     refuse,
 )
 from gangline.coordinator.server.dashboard.feed import Feed
-from gangline.coordinator.server.dashboard.orders import input_of
+from gangline.coordinator.server.dashboard.killing import kill_worker
+from gangline.coordinator.server.dashboard.orders import KILL, input_of
 from gangline.protocol.live import CodeAnswer, OrderRequest
 from gangline.spec.errors import UsageError
+from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -53,14 +56,26 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 class Dashboard:
     """Shows a job to browsers, and to programs that read lines of JSON."""
 
-    def __init__(self, driver: Driver, *, secret: str, handle: Callable[[Input], None]) -> None:
-        """`secret` signs cookies; `handle` has an order carried out, or raises UsageError."""
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        secret: str,
+        handle: Callable[[Input], None],
+        may_kill: bool = False,
+    ) -> None:
+        """`secret` signs cookies; `handle` has an order carried out, or raises UsageError.
+
+        With `may_kill`, operators may kill workers of this machine.
+        """
+        self._driver = driver
+        self._may_kill = may_kill
         self._handle = handle
         self._codes = LoginCodes()
         self._sessions = Sessions(secret)
         self.door = Door(self._sessions)
         """Who may come in."""
-        self.feed = Feed(driver)
+        self.feed = Feed(driver, may_kill=may_kill)
 
     @property
     def routes(self) -> list[BaseRoute]:
@@ -191,10 +206,21 @@ class Dashboard:
         except _UNREADABLE as error:
             return refuse(_BAD_REQUEST, str(error))
         try:
-            self._handle(input_of(asked))
+            self._carry_out(asked)
         except UsageError as error:
             return PlainTextResponse(f"{error}\n", status_code=_CONFLICT, headers=HEADERS)
         return _json({})
+
+    def _carry_out(self, asked: OrderRequest) -> None:
+        if asked.order != KILL:
+            self._handle(input_of(asked))
+            return
+        if not self._may_kill:
+            raise UsageError("workers can be killed from here where a job runs with --allow-chaos")
+        kill_worker(asked.worker, self._driver.coordinator.status(), self._driver.run_dir)
+        reason = f"worker {asked.worker} is killed: an operator wants to see the job survive it"
+        numbers = {"worker": float(asked.worker)}
+        self._driver.write(Decision(t=time.time(), what="kill", reason=reason, numbers=numbers))
 
 
 def _lines(lines: list[bytes]) -> bytes:

@@ -34,7 +34,9 @@ _ORDERS: dict[str, Callable[[OrderRequest], Input]] = {
     "checkpoint": lambda asked: CheckpointAsked(),
     "end": lambda asked: EndAsked(),
 }
-ORDERS = tuple(_ORDERS)
+KILL = "kill"
+"""An order that is the server's own: no decision of the coordinator's."""
+ORDERS = (*_ORDERS, KILL)
 
 
 def input_of(asked: OrderRequest) -> Input:
