@@ -43,6 +43,7 @@ def main() -> None:
             loss = F.cross_entropy(model(x), y)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
+            gangline.log(loss=loss)
 
     accuracy = evaluate(model, test)
     if gangline.is_main() and options.result is not None:

@@ -59,6 +59,17 @@ class WorkerReady(Event, frozen=True, kw_only=True, tag="worker_ready"):
     torch: str
     parameters: int
     transport: str
+    samples_per_epoch: int = 0
+    """0: not known before an epoch is over."""
+
+
+class GoalSet(Event, frozen=True, kw_only=True, tag="goal_set"):
+    """How far the script means to go, as far as it says."""
+
+    worker: int
+    epochs: int = 0
+    steps: int = 0
+    """What `gangline.epochs`, or `gangline.steps`, was given; 0: it was not called."""
 
 
 class ViewAdopted(Event, frozen=True, kw_only=True, tag="view_adopted"):
@@ -429,6 +440,7 @@ AnyEvent = (
     LogOpened
     | RunStarted
     | WorkerReady
+    | GoalSet
     | ViewAdopted
     | StepDone
     | Regrouped

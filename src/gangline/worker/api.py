@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gangline.spec.errors import UnsupportedError, UsageError
+from gangline.spec.event import GoalSet
 from gangline.spec.sync import parse_sync
 from gangline.worker.checkpoint.writer import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
 from gangline.worker.devices import own_device
@@ -26,7 +27,7 @@ from gangline.worker.samples.loader import evaluation_loader
 from gangline.worker.samples.loader_order import loader_order
 from gangline.worker.samples.order import Company, DrawnOrder, ShuffledOrder
 from gangline.worker.samples.sample_state import SampleState as SampleState
-from gangline.worker.session import open_session
+from gangline.worker.session import now, open_session
 from gangline.worker.together import calls as together
 from gangline.worker.together import saving
 
@@ -192,6 +193,9 @@ def epochs(count: int) -> Iterator[int]:
     training = _job.training
     if training is not None:
         training.epochs.settle()
+        training.session.record(
+            GoalSet(t=now(), worker=training.session.place.worker, epochs=count)
+        )
     epoch = 0 if training is None else training.epoch
     while epoch < count:
         if training is not None:
@@ -223,6 +227,7 @@ def steps(count: int) -> Iterator[int]:
         yield from range(count)
         return
     training.progress.is_through = False
+    training.session.record(GoalSet(t=now(), worker=training.session.place.worker, steps=count))
     while training.num_steps < count and not training.has_left:
         yield training.num_steps
     training.epochs.settle()

@@ -13,11 +13,14 @@ import pytest
 from rich.console import Console
 
 from gangline.cli.main import run_command
+from gangline.cli.run import cmd_run
 from gangline.cli.run.end import summary_lines
 from gangline.cli.run.flags import ClusterFlags
 from gangline.cli.run.interrupts import InterruptFilter
-from gangline.cli.run.progress import OutputFollower, ProgressLine, ScreenWatcher, StepFeed
+from gangline.cli.run.liveline import LiveFeed
+from gangline.cli.run.progress import OutputFollower, ProgressLine, ScreenWatcher
 from gangline.engines.job import Job
+from gangline.engines.result import JobResult
 from gangline.eventlog import EventWriter, log_path
 from gangline.launch import resolve
 from gangline.launch.emulation import enclosed
@@ -26,7 +29,7 @@ from gangline.observe import summarize
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.config import ExchangeConfig, RunConfig
 from gangline.spec.errors import UsageError
-from gangline.spec.event import PacingMeasured, RunEnded, StepDone, ViewAdopted
+from gangline.spec.event import PacingMeasured, RunEnded, StepDone
 from gangline.spec.plan import GroupPlan, Plan, Prediction
 
 if TYPE_CHECKING:
@@ -361,46 +364,10 @@ def test_a_folder_that_cannot_be_made_is_named(
 # --- what is shown --------------------------------------------------------------------------------
 
 
-def test_the_progress_line_says_where_the_job_is_and_how_fast(tmp_path: Path) -> None:
-    path = log_path(tmp_path, "worker 0")
-    feed = StepFeed(path)
-    feed.refresh()
-    assert feed.line() == "starting"
-    with EventWriter(path, run="test", source="worker 0") as events:
-        events.write(
-            ViewAdopted(t=0.0, view=0, step=0, members=[0, 1], shares=[8, 24], reason="given")
-        )
-        events.write(step(10, 100.0))
-        events.flush()
-        feed.refresh()
-        assert feed.line() == "epoch 1  step 10"
-        events.write(step(11, 100.05))
-        events.write(step(12, 100.10))
-        events.flush()
-        feed.refresh()
-        assert feed.line() == "epoch 1  step 12  640 samples/s  50.0 ms/step"
-        parted = ViewAdopted(t=101.0, view=0, step=13, members=[0], shares=[8], reason="", whole=2)
-        events.write(parted)
-        events.flush()
-        feed.refresh()
-    shown = "epoch 1  step 12  160 samples/s  50.0 ms/step  (team 0 of 2 workers)"
-    assert feed.line() == shown, "nobody is missing"
-
-
-def test_progress_goes_on_when_the_log_is_broken(tmp_path: Path) -> None:
-    path = tmp_path / "worker-0.jsonl"
-    path.write_text("not json\n")
-    feed = StepFeed(path)
-    feed.refresh()
-    assert feed.line() == "starting"
-
-
 def test_progress_is_a_plain_line_now_and_then_when_there_is_no_terminal(tmp_path: Path) -> None:
     now_s = [0.0]
     shown = io.StringIO()
-    progress = ProgressLine(
-        Console(file=shown), StepFeed(tmp_path / "none.jsonl"), clock=lambda: now_s[0]
-    )
+    progress = ProgressLine(Console(file=shown), LiveFeed(tmp_path), clock=lambda: now_s[0])
     for now_s[0] in (1.0, 11.0, 12.0, 30.0):
         progress.tick()
     progress.close()
@@ -461,7 +428,7 @@ def test_progress_is_one_rewritten_line_when_there_is_a_terminal(tmp_path: Path)
     now_s = [0.0]
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=60)
-    progress = ProgressLine(console, StepFeed(tmp_path / "none.jsonl"), clock=lambda: now_s[0])
+    progress = ProgressLine(console, LiveFeed(tmp_path), clock=lambda: now_s[0])
     for now_s[0] in (1.0, 2.0):
         progress.tick()
     progress.close()
@@ -538,3 +505,28 @@ def test_a_run_without_steps_asks_for_prepare_only_when_it_was_done(
     lines = summary_lines(summarize([ended]))
     assert len(lines) == num_lines
     assert all("gangline.prepare" in line for line in lines)
+
+
+@pytest.mark.parametrize(("status", "is_silent"), [("done", True), ("failed", False)])
+def test_a_quiet_run_tells_only_what_went_wrong(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    status: str,
+    is_silent: bool,
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    result = JobResult(status=status, reason="it went wrong", wall_s=1.0, workers=())
+
+    def run_job(job: Job, *, watcher: ScreenWatcher, make_engine: object) -> JobResult:
+        watcher.begins(1)
+        watcher.note("hint", "something to know")
+        watcher.tick()
+        return result
+
+    monkeypatch.setattr(cmd_run, "run_job", run_job)
+    place = ["--run-dir", str(tmp_path / "run"), str(tmp_path / "train.py")]
+    assert run_command(["run", "--quiet", *place]) == (0 if is_silent else 1)
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err == "") == is_silent
+    assert ("it went wrong" in shown.err) != is_silent

@@ -63,6 +63,10 @@ def run(
             "--show-output", "-o", help="Show what all workers print, not only the main one."
         ),
     ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Show nothing but why a job failed, and where it is."),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a script by several workers, which may be unlike: on this machine, or on others."""
@@ -77,15 +81,16 @@ def run(
             launch(
                 found.job,
                 show_output=show_output,
+                is_quiet=quiet,
                 as_json=as_json,
                 make_engine=found.make_engine,
             )
     with prepared(config, program, run_dir=place.run_dir) as job:
         asked = [node.speed for node in config.cluster.worker_nodes]
         scale_text = describe_scale(asked, scale=job.scale, cores=count_cores())
-        if scale_text and not as_json:
+        if scale_text and not (as_json or quiet):
             say(scale_text)
-        launch(job, show_output=show_output, as_json=as_json)
+        launch(job, show_output=show_output, is_quiet=quiet, as_json=as_json)
 
 
 def _teller(as_json: bool) -> Callable[[str], None]:
@@ -98,26 +103,28 @@ def launch(
     *,
     show_output: bool,
     as_json: bool,
+    is_quiet: bool = False,
     greeting: Greeting = lambda: (),
     make_engine: Callable[[Watcher], Engine] | None = None,
 ) -> None:
     """Runs a job and tells about it; ends the command with the job's exit code.
 
-    The `greeting` is shown as soon as it says something.
+    The `greeting` is shown as soon as it says something. One that `is_quiet` tells how it ended where
+    that was not well.
     """
     console = err() if as_json else out()
     with ScreenWatcher(
         job,
         console,
-        show_progress=not as_json,
+        show_progress=not (as_json or is_quiet),
         show_output=show_output,
-        is_quiet=as_json,
+        is_quiet=as_json or is_quiet,
         greeting=greeting,
     ) as screen:
         result = run_job(job, watcher=screen, make_engine=make_engine)
     if as_json:
         print_json(end_document(job, result))
-    else:
+    elif not (is_quiet and result.exit_code == 0):
         # The output that was shown has the traceback already.
         is_shown = result.cause is not None and screen.has_shown(result.cause.worker)
         print_end(job, result, show_traceback=not is_shown)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,9 @@ from rich.live import Live
 from rich.text import Text
 
 from gangline.cli.run.interrupts import InterruptFilter
+from gangline.cli.run.liveline import LiveFeed
 from gangline.cli.run.news import News
-from gangline.eventlog import events_dir, log_path, tail_events
 from gangline.files.plainfile import open_plain
-from gangline.spec.errors import LogError
-from gangline.spec.event import StepDone, ViewAdopted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,87 +29,26 @@ if TYPE_CHECKING:
 
 Greeting = Callable[[], Iterable[str]]
 """What is to be shown once, as soon as it is known; nothing until then."""
-_WINDOW_S = 5.0
-_TERMINAL_INTERVAL_S = 0.25
+_TERMINAL_INTERVAL_S = 0.5
 _PLAIN_INTERVAL_S = 10.0
-
-
-class StepFeed:
-    """Follows one worker's event log: where the job is, and how fast it goes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-        self._recent: deque[StepDone] = deque()
-        self._global_batch = 0
-        self._num_members = 0
-        self._most_members = 0
-        self._team = ""
-        self.stage = "starting"
-        """What is shown before the first step."""
-
-    def follow(self, path: Path) -> None:
-        """Another worker's log is followed from here on."""
-        if path != self._path:
-            self._path, self._offset = path, 0
-            self._recent.clear()
-
-    def refresh(self) -> None:
-        """Reads what was written since the last time."""
-        try:
-            events, self._offset = tail_events(self._path, self._offset)
-        except LogError:
-            return
-        for event in events:
-            if isinstance(event, ViewAdopted):
-                self._global_batch = sum(event.shares)
-                self._note_members(event)
-            elif isinstance(event, StepDone):
-                self._recent.append(event)
-        while len(self._recent) > 2 and self._recent[-1].t - self._recent[0].t > _WINDOW_S:
-            self._recent.popleft()
-
-    def _note_members(self, event: ViewAdopted) -> None:
-        self._num_members = len(event.members)
-        self._team = f"team {event.team} of {event.whole} workers" if event.whole else ""
-        # Others train elsewhere, at their own pace: nobody is missing.
-        most = 0 if event.whole else self._most_members
-        self._most_members = max(most, self._num_members)
-
-    def line(self) -> str:
-        """Epoch, step, the pace of the last seconds, and how many take part, if some do not."""
-        if not self._recent:
-            return self.stage
-        last = self._recent[-1]
-        text = f"epoch {last.epoch}  step {last.step}"
-        elapsed_s = last.t - self._recent[0].t
-        if len(self._recent) < 2 or elapsed_s <= 0:
-            return text
-        step_s = elapsed_s / (len(self._recent) - 1)
-        if self._global_batch:
-            text += f"  {self._global_batch / step_s:,.0f} samples/s"
-        text += f"  {step_s * 1000:,.1f} ms/step"
-        if self._num_members < self._most_members:
-            text += f"  {self._num_members} of {self._most_members} workers"
-        if self._team:
-            text += f"  ({self._team})"
-        return text
 
 
 class ProgressLine:
     """One line that is rewritten on a terminal; elsewhere a new line now and then."""
 
     def __init__(
-        self, console: Console, feed: StepFeed, *, clock: Callable[[], float] = time.monotonic
+        self, console: Console, feed: LiveFeed, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._console = console
         self._feed = feed
         self._clock = clock
         self._live: Live | None = None
-        self._interval_s = _TERMINAL_INTERVAL_S if console.is_terminal else _PLAIN_INTERVAL_S
+        # A notebook is not written over line by line: it gets plain ones.
+        is_rewritten = console.is_terminal and not console.is_jupyter
+        self._interval_s = _TERMINAL_INTERVAL_S if is_rewritten else _PLAIN_INTERVAL_S
         self._shown_s = clock()
         self._last_line = ""
-        if console.is_terminal:
+        if is_rewritten:
             self._live = Live(Text(""), console=console, auto_refresh=False, transient=True)
             self._live.start()
 
@@ -125,7 +61,8 @@ class ProgressLine:
         self._feed.refresh()
         line = self._feed.line()
         if self._live is not None:
-            self._live.update(Text(line), refresh=True)
+            short = Text(line, no_wrap=True, overflow="ellipsis")
+            self._live.update(short, refresh=True)
         elif line != self._last_line:
             self._console.print(Text(line))
         self._last_line = line
@@ -210,11 +147,10 @@ class ScreenWatcher:
         self._job = job
         self._greeting = greeting
         self._is_greeted = False
-        self._is_following = False
         self._console = console
         self._is_quiet = is_quiet
         self._shows_all = show_output
-        self._feed = StepFeed(log_path(job.run_dir, "worker 0"))
+        self._feed = LiveFeed(job.run_dir)
         self._progress = ProgressLine(console, self._feed) if show_progress else None
         self._news = None if is_quiet else News(job.run_dir)
         self._followers: dict[int, OutputFollower] = {}
@@ -252,17 +188,7 @@ class ScreenWatcher:
         for line in () if self._news is None else self._news.take():
             self._console.print(Text(line, style="dim"))
         if self._progress is not None:
-            self._follow_joined()
             self._progress.tick()
-
-    def _follow_joined(self) -> None:
-        """A worker that joins is given its number by the coordinator: its log tells which."""
-        if self._job.coordinator is None or self._is_following:
-            return
-        logs = sorted(events_dir(self._job.run_dir).glob("worker-*.jsonl"))
-        if logs:
-            self._is_following = True
-            self._feed.follow(logs[0])
 
     def begins(self, come: int) -> None:
         """Shows how many are here: the first step waits for all."""
@@ -272,10 +198,8 @@ class ScreenWatcher:
             self._feed.stage = f"preparing: all {come} workers are here"
 
     def main_is(self, worker: int) -> None:
-        """From here on, this worker's progress is shown, and what it prints, unless it is elsewhere."""
+        """From here on it is shown what this worker prints, unless it is elsewhere."""
         self._feed.stage = "prepared: the first step is under way"
-        if self._job.coordinator is None:  # of who joined, the log is sent here
-            self._feed.follow(log_path(self._job.run_dir, f"worker {worker}"))
         if worker not in self._followers:
             return
         for number, follower in self._followers.items():

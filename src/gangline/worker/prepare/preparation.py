@@ -49,6 +49,7 @@ from gangline.worker.prepare.refusals import (
     why_in_step,
 )
 from gangline.worker.prepare.selfprobe import ProbeSchedule, tell_workload
+from gangline.worker.samples.drawn_batches import DrawnBatches
 from gangline.worker.samples.loader import ShareLoader, ShareSampler, rebuild
 from gangline.worker.samples.loader_order import (
     Batching,
@@ -189,7 +190,7 @@ def set_up(
         refounding=_refounding(session, request, introduction),
     )
     _begin(session, training, view, start)
-    _announce(session, layout)
+    _announce(session, request, layout)
     shared = _share(request, training, seed)
     return training, [shared if item is request.loader else item for item in objects]
 
@@ -536,7 +537,7 @@ def _check_shares(shares: Sequence[float], workers: int) -> None:
         raise UsageError(f"shares are numbers above 0, in any unit: {list(shares)}")
 
 
-def _announce(session: Session, layout: Layout) -> None:
+def _announce(session: Session, request: Request, layout: Layout) -> None:
     slots = layout.slots
     session.record(
         WorkerReady(
@@ -547,5 +548,9 @@ def _announce(session: Session, layout: Layout) -> None:
             torch=torch.__version__,
             parameters=layout.num_parameters,
             transport=session.group.transport,
+            # Batches of the script's own may have any size.
+            samples_per_epoch=0
+            if isinstance(request.order, DrawnBatches)
+            else request.order.length,
         )
     )

@@ -22,6 +22,7 @@ from gangline.spec.event import (
     Event,
     EventsLost,
     FaultFired,
+    GoalSet,
     GradientNotFinite,
     GradientTooLarge,
     LinkMeasured,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 _OF_WORKERS = (
     *(LogOpened, WorkerReady, ViewAdopted, StepDone, Regrouped, FaultFired, GradientNotFinite),
     *(GradientTooLarge, EpochDone, LinkMeasured, PacingMeasured, Decision, EventsLost),
-    *(StateHandedDown, StepsDone, Logged, Utilisation, UnitsExchanged),
+    *(StateHandedDown, GoalSet, StepsDone, Logged, Utilisation, UnitsExchanged),
 )
 _OF_LAUNCHERS = (LogOpened, RunStarted, RunEnded, WorkerEnded, Decision, EventsLost)
 _DECIDED_BY_WORKERS = frozenset(
