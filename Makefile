@@ -43,6 +43,15 @@ $(VENDOR)/uPlot.iife.min.js: tools/frontend/package-lock.json
 	cp tools/frontend/node_modules/uplot/dist/uPlot.iife.min.js $@
 	touch $@
 
+CHROMIUM := /usr/bin/chromium-headless-shell
+PLAYWRIGHT := playwright==1.65.0
+
+browser: setup  ## a browser for the tests of the pages (Debian, as root); without it they are skipped
+	test -x $(CHROMIUM) || { apt-get -qq update && \
+		apt-get -qq install -y --no-install-recommends chromium-headless-shell; }
+	$(BIN)/python -c 'import playwright' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PLAYWRIGHT)
+
 lock: .cache/lock/bin/uv  ## write constraints-hashed.txt anew, from the pins of constraints.txt
 	printf 'hatchling\neditables\n' | .cache/lock/bin/uv pip compile --quiet --upgrade $(FROM) \
 		--index-strategy unsafe-best-match --python-version 3.11 --constraints constraints.txt \
@@ -52,7 +61,10 @@ lock: .cache/lock/bin/uv  ## write constraints-hashed.txt anew, from the pins of
 demo: setup  ## train LeNet-5 on four emulated, unlike nodes (one to two minutes)
 	$(BIN)/gangline demo
 
-test: lint types contracts  ## everything that CI runs
+# CI has its own machine; nobody else's is changed by running the tests.
+IS_CI_ROOT := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
+
+test: lint types contracts $(if $(IS_CI_ROOT),browser)  ## everything that CI runs
 	$(BIN)/pytest -n 3 -m 'not slow and not gpu'
 
 test-slow: setup  ## the long proofs, and the further cases of tests

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gangline.cli.output import err, out, print_json, say
+from gangline.cli.run.end import report_line
 from gangline.cli.run.progress import ScreenWatcher
 from gangline.emulation.scaling import describe_scale, scale_speeds
 from gangline.engines import run_job
@@ -91,6 +92,8 @@ def demo(
     result = _result(summaries, accuracies, folders, scale=scaled.scale)
     if not is_quiet:
         _show(result, summaries, out())
+        for folder in folders:
+            say(report_line(folder))
     if picture is not None:
         _save_picture(picture, result, summaries)
     if json_file is not None:
@@ -145,13 +148,7 @@ def _result(
     )
 
 
-def _show(
-    result: DemoResult,
-    summaries: dict[str, RunSummary],
-    console: Console,
-    *,
-    has_links: bool = True,
-) -> None:
+def _show(result: DemoResult, summaries: dict[str, RunSummary], console: Console) -> None:
     for allocation, summary in summaries.items():
         console.print(Text(f"\n{allocation} shares: how the nodes spent a step", style="bold"))
         console.print(Text(draw_bars(worker_bars(summary))))
@@ -166,17 +163,11 @@ def _show(
     console.print()
     console.print(table)
     console.print()
-    for folder in result.run_dirs if has_links else []:
-        console.print(Text(f"more: gangline report {_shortened(Path(folder))}"))
-
-
-def _shortened(folder: Path) -> Path:
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
 def _save_picture(path: Path, result: DemoResult, summaries: dict[str, RunSummary]) -> None:
     console = Console(record=True, file=io.StringIO(), width=84, highlight=False)
-    _show(result, summaries, console, has_links=False)
+    _show(result, summaries, console)
     picture = console.export_svg(title="gangline demo")
     # rich points to fonts on the web; a picture must not load anything.
     path.write_text(re.sub(r"@font-face\s*\{.*?\}|<!--.*?-->", "", picture, flags=re.DOTALL))

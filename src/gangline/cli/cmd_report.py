@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from gangline.cli.output import JsonFlag, out, print_json
+from gangline.cli.output import JsonFlag, out, print_json, say
+from gangline.cli.pages import CurrencyFlag, PriceFlag, parse_price, save_page
 from gangline.eventlog import LogNotes, read_run
 from gangline.observe import RunSummary, draw_bars, summarize, to_trace, worker_bars
+from gangline.observe.page import make_page
 from gangline.observe.reading import notices
 from gangline.observe.report import (
     Table,
@@ -39,16 +41,33 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="Also write a trace for ui.perfetto.dev to FILE."),
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the report as a page with charts instead."
+        ),
+    ] = None,
+    price: PriceFlag = None,
+    currency: CurrencyFlag = "€",
     as_json: JsonFlag = False,
 ) -> None:
     """Say what a run did: throughput, efficiency, and who was waited for."""
-    summary = read_summary(run_dir)
+    _refuse_money_without_page(output, price, currency)
+    if output is not None:
+        save_page(make_page(run_dir, price=parse_price(price, currency)), output)
     if trace is not None:
         write_trace(run_dir, trace)
     if as_json:
-        print_json(summary)
+        print_json(read_summary(run_dir))
+    elif output is not None:
+        say(f"report: {output}")
     else:
-        print_summary(summary, out())
+        print_summary(read_summary(run_dir), out())
+
+
+def _refuse_money_without_page(output: Path | None, price: list[str] | None, currency: str) -> None:
+    if output is None and (price or currency != "€"):
+        raise UsageError("--price and --currency are for the page: give -o report.html, too")
 
 
 def read_summary(run_dir: Path) -> RunSummary:

@@ -13,7 +13,10 @@ from typing import Any
 
 from gangline.spec.errors import GanglineError
 
-CHART_SCRIPTS = ("vendor/uPlot.iife.min.js", "charts.js", "gantt.js", "structure.js")
+CHART_SCRIPTS = (
+    *("vendor/uPlot.iife.min.js", "charts.js"),
+    *("gantt_data.js", "gantt_hands.js", "gantt.js", "structure.js"),
+)
 """What draws, in the order in which it is loaded."""
 CHART_STYLES = ("vendor/uPlot.min.css", "style.css")
 

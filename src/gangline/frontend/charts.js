@@ -204,7 +204,7 @@ window.gangline = window.gangline || {};
   };
 
   // Arrows move the cursor, + and - zoom around it, 0 shows everything.
-  const steer = (plot, event) => {
+  const steer = (plot, span, event) => {
     const { min, max } = plot.scales.x;
     const middle = plot.cursor.left >= 0 ? plot.posToVal(plot.cursor.left, "x") : (min + max) / 2;
     const zoom = (factor) =>
@@ -218,7 +218,7 @@ window.gangline = window.gangline || {};
       ArrowRight: () => move(8),
       "+": () => zoom(0.5),
       "-": () => zoom(2),
-      0: () => plot.setData(plot.data),
+      0: () => (span ? plot.setScale("x", { min: span[0], max: span[1] }) : plot.setData(plot.data)),
       Escape: () => plot.setCursor({ left: -10, top: -10 }),
     };
     if (keys[event.key]) {
@@ -265,6 +265,7 @@ window.gangline = window.gangline || {};
   //   x         ascending numbers, seconds of the run unless `xFormat` says how to write them
   //   series    [{label, values, colour, dash}], as many values as x; null where there is none
   //   unit, format, floor (0; null: the lowest value), ceiling, height, stepped, stacked, title, xLabel
+  //   span      [from, to]: what is shown of x at first, if not all of it
   //   marks     [{x, label, text}]
   // Returns {plot, options, update(changes), destroy()}.
   const lines = (element, options) => {
@@ -277,6 +278,7 @@ window.gangline = window.gangline || {};
     place.setAttribute("aria-label", `chart: ${options.title || options.series.map((one) => one.label).join(", ")}; arrow keys read it, + and - zoom, 0 shows all`);
     const state = { options, place };
     const chart = { plot: build(state), options };
+    if (options.span) chart.plot.setScale("x", { min: options.span[0], max: options.span[1] });
     const draw = () => chart.plot.redraw();
     const sizes = new ResizeObserver(() => {
       if (place.clientWidth && place.clientWidth !== chart.plot.width) {
@@ -284,7 +286,7 @@ window.gangline = window.gangline || {};
       }
     });
     sizes.observe(place);
-    place.addEventListener("keydown", (event) => steer(chart.plot, event));
+    place.addEventListener("keydown", (event) => steer(chart.plot, options.span, event));
     place.addEventListener("pointerleave", tip.hide);
     redrawn.add(draw);
     chart.update = (changes) => {

@@ -3,6 +3,7 @@
 "use strict";
 (() => {
   const { make, lines, gantt, structure, format, palette } = gangline;
+  const MOST_LISTED = 6; // of the bill, at first
 
   const table = (element, columns, rows) => {
     const place = element.appendChild(make("div", "scroll")).appendChild(make("table"));
@@ -26,8 +27,9 @@
     return { x: mark.x, label: mark.label, text };
   };
 
-  // Charts over time follow what the Gantt chart shows.
-  const timed = (run, chart) => {
+  // Lines over the time of the run, which follow what the Gantt chart shows.
+  const timed = (run, element, options) => {
+    const chart = lines(element, { ...options, span: [0, run.length] });
     run.timed.push(chart);
     return chart;
   };
@@ -47,10 +49,20 @@
       entry.appendChild(make("i")).style.background = palette[kind];
       entry.append(`${kind === "other" ? "between steps" : kind} ${format.percent(value / total)}`);
     }
-    const list = element.appendChild(make("ol", "bill"));
-    for (const item of run.bill.items) {
-      const entry = list.appendChild(make("li"));
-      entry.append(make("b", "", item.text), make("span", "advice", item.advice));
+    const list = (home, items, first) => {
+      const place = home.appendChild(make("ol", "bill"));
+      place.start = first;
+      for (const item of items) {
+        const entry = place.appendChild(make("li"));
+        entry.append(make("b", "", item.text), make("span", "advice", item.advice));
+      }
+    };
+    list(element, run.bill.items.slice(0, MOST_LISTED), 1);
+    const rest = run.bill.items.slice(MOST_LISTED);
+    if (rest.length) {
+      const more = element.appendChild(make("details"));
+      more.append(make("summary", "", `${rest.length} smaller ones`));
+      list(more, rest, MOST_LISTED + 1);
     }
     if (!run.bill.items.length) element.append(make("p", "faint", "Nothing else cost more than half a percent."));
   };
@@ -63,21 +75,31 @@
     }
   };
 
+  // The other charts show the same time: those that can be seen at once, the rest when it rests.
+  const follower = (run) => {
+    const asked = { frame: 0, rest: 0 };
+    const isSeen = ({ plot }) => {
+      const box = plot.root.getBoundingClientRect();
+      return box.bottom > 0 && box.top < innerHeight;
+    };
+    return (min, max) => {
+      cancelAnimationFrame(asked.frame);
+      clearTimeout(asked.rest);
+      const show = (charts) => charts.forEach((chart) => chart.plot.setScale("x", { min, max }));
+      asked.frame = requestAnimationFrame(() => show(run.timed.filter(isSeen)));
+      asked.rest = setTimeout(() => show(run.timed), 150);
+    };
+  };
+
   const timeline = (element, run) => {
     const model = { ...run.gantt, marks: marksOf(run) };
-    const frames = { asked: 0 };
-    gantt(element, model, {
-      onView: (begin, end) => {
-        cancelAnimationFrame(frames.asked);
-        frames.asked = requestAnimationFrame(() => run.timed.forEach((chart) => chart.plot.setScale("x", { min: begin, max: end })));
-      },
-    });
+    gantt(element, model, { onView: follower(run) });
     if (run.gantt.is_cut) element.append(make("p", "faint", "So much happened that not everything around it is kept in full."));
   };
 
   const throughput = (element, run) => {
     const { x, measured, parts } = run.throughput;
-    timed(run, lines(element, {
+    timed(run, element, {
       x,
       series: [
         { label: "measured", values: measured, colour: palette.compute },
@@ -85,32 +107,32 @@
       ],
       unit: "samples/s",
       marks: marksOf(run),
-    }));
+    });
   };
 
   const shares = (element, run) => {
-    timed(run, lines(element, {
+    timed(run, element, {
       x: run.shares.x,
       series: run.shares.series,
       format: format.percent,
       ceiling: 1,
       stacked: true,
       marks: marksOf(run),
-    }));
+    });
   };
 
   const steps = (element, run) => {
     const { x, measured, predicted } = run.steps;
     const series = [{ label: "measured", values: measured, colour: palette.compute }];
     if (predicted) series.push({ label: "predicted by the plan", values: predicted, colour: palette.exchange, dash: [6, 4] });
-    timed(run, lines(element, { x, series, format: format.seconds, marks: run.marks.filter((mark) => mark.kind === "plan").map(withNumbers) }));
+    timed(run, element, { x, series, format: format.seconds, marks: run.marks.filter((mark) => mark.kind === "plan").map(withNumbers) });
   };
 
   const utilisation = (element, run) => {
     const place = element.appendChild(make("div", "charts"));
     const write = { bytes: format.bytes, "%": format.percent };
     for (const { title, unit, x, series } of run.utilisation) {
-      timed(run, lines(place.appendChild(make("div")), { title, x, series, unit, format: write[unit], height: 170 }));
+      timed(run, place.appendChild(make("div")), { title, x, series, unit, format: write[unit], height: 170 });
     }
   };
 
@@ -129,7 +151,7 @@
         marks: isTime ? marksOf(run) : [],
       });
       const home = place.appendChild(make("div"));
-      return { home, options, chart: timed(run, lines(home, options(true))) };
+      return { home, options, chart: timed(run, home, options(true)) };
     });
     let isTime = true;
     choice.addEventListener("click", () => {
@@ -138,8 +160,7 @@
       for (const one of charts) {
         run.timed = run.timed.filter((chart) => chart !== one.chart);
         one.chart.destroy();
-        one.chart = lines(one.home, one.options(isTime));
-        if (isTime) timed(run, one.chart);
+        one.chart = isTime ? timed(run, one.home, one.options(true)) : lines(one.home, one.options(false));
       }
     });
   };
@@ -177,7 +198,7 @@
       { title: "how far the teams were apart", series: [{ label: "drift", values: of("drift"), points: true }] },
       { title: "sent by the leaders", format: format.bytes, series: [{ label: "bytes", values: of("sent_bytes"), points: true }] },
     ];
-    for (const one of charts) timed(run, lines(place.appendChild(make("div")), { ...one, x, marks, height: 170 }));
+    for (const one of charts) timed(run, place.appendChild(make("div")), { ...one, x, marks, height: 170 });
   };
 
   const happened = (element, run, kinds) => {

@@ -67,6 +67,10 @@ def run(
         bool,
         typer.Option("--quiet", "-q", help="Show nothing but why a job failed, and where it is."),
     ] = False,
+    report: Annotated[
+        bool,
+        typer.Option("--report/--no-report", help="Write report.html into the run folder."),
+    ] = True,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a script by several workers, which may be unlike: on this machine, or on others."""
@@ -83,6 +87,7 @@ def run(
                 show_output=show_output,
                 is_quiet=quiet,
                 as_json=as_json,
+                with_report=report,
                 make_engine=found.make_engine,
             )
     with prepared(config, program, run_dir=place.run_dir) as job:
@@ -90,7 +95,7 @@ def run(
         scale_text = describe_scale(asked, scale=job.scale, cores=count_cores())
         if scale_text and not (as_json or quiet):
             say(scale_text)
-        launch(job, show_output=show_output, is_quiet=quiet, as_json=as_json)
+        launch(job, show_output=show_output, is_quiet=quiet, as_json=as_json, with_report=report)
 
 
 def _teller(as_json: bool) -> Callable[[str], None]:
@@ -105,6 +110,7 @@ def launch(
     as_json: bool,
     is_quiet: bool = False,
     greeting: Greeting = lambda: (),
+    with_report: bool = False,
     make_engine: Callable[[Watcher], Engine] | None = None,
 ) -> None:
     """Runs a job and tells about it; ends the command with the job's exit code.
@@ -123,9 +129,9 @@ def launch(
     ) as screen:
         result = run_job(job, watcher=screen, make_engine=make_engine)
     if as_json:
-        print_json(end_document(job, result))
+        print_json(end_document(job, result, with_report=with_report))
     elif not (is_quiet and result.exit_code == 0):
         # The output that was shown has the traceback already.
         is_shown = result.cause is not None and screen.has_shown(result.cause.worker)
-        print_end(job, result, show_traceback=not is_shown)
+        print_end(job, result, show_traceback=not is_shown, with_report=with_report)
     raise typer.Exit(result.exit_code)

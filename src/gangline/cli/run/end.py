@@ -10,6 +10,7 @@ import msgspec
 from rich.text import Text
 
 from gangline.cli.output import err, say
+from gangline.cli.pages import report_at_end
 from gangline.engines.logtail import last_lines
 from gangline.eventlog import read_run
 from gangline.observe import RunSummary, summarize
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 _NUM_LAST_LINES = 10
 
 
-def print_end(job: Job, result: JobResult, *, show_traceback: bool) -> None:
+def print_end(
+    job: Job, result: JobResult, *, show_traceback: bool, with_report: bool = False
+) -> None:
     """Why the job ended, what it came to, and where the rest can be read."""
     if result.status == "failed" and result.cause is not None:
         _print_cause(job, result.cause, show_traceback=show_traceback)
@@ -38,11 +41,22 @@ def print_end(job: Job, result: JobResult, *, show_traceback: bool) -> None:
     for line in summary_lines(summary) if summary is not None else []:
         say(line)
     say(f"run folder: {shown_path(job.run_dir)}")
+    if with_report and summary is not None and summary.num_steps:
+        say(report_line(job.run_dir))
 
 
-def end_document(job: Job, result: JobResult) -> dict[str, Any]:
+def report_line(run_dir: Path) -> str:
+    """Writes the page of a run that has ended, and says where it is, or why there is none."""
+    path, problem = report_at_end(run_dir)
+    return f"no report: {problem}" if path is None else f"report: {shown_path(path)}"
+
+
+def end_document(job: Job, result: JobResult, *, with_report: bool = False) -> dict[str, Any]:
     """The same for programs."""
     summary = read_summary(job.run_dir)
+    page = None
+    if with_report and summary is not None and summary.num_steps:
+        page, _ = report_at_end(job.run_dir)
     return {
         "run": job.run,
         "run_dir": str(job.run_dir),
@@ -56,6 +70,7 @@ def end_document(job: Job, result: JobResult) -> dict[str, Any]:
             {**msgspec.to_builtins(worker), "reason": worker.reason} for worker in result.workers
         ],
         "summary": None if summary is None else _summary_document(summary),
+        "report": None if page is None else str(page),
     }
 
 

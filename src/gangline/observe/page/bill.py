@@ -206,7 +206,7 @@ class _Clerk:
             mean_rate = whole / self.total_s if self.total_s > 0 else 0.0
             money = node_s * (mean_rate if rate is None else rate)
         said = text.replace("{part}", percent(fraction))
-        cost = "" if money is None else f" ({self.price.currency} {money:,.2f})"
+        cost = "" if money is None else f" ({amount(money, self.price.currency)})"
         return Item(
             kind=kind,
             text=f"{said}: {node_hours(node_s)}{cost}",
@@ -221,6 +221,12 @@ class _Clerk:
 def percent(value: float) -> str:
     """A fraction with two digits, so that small ones are not 0 %."""
     return f"{value * 100:.2g} %" if value < 0.095 else f"{value * 100:.0f} %"
+
+
+def amount(money: float, currency: str) -> str:
+    """An amount of money; of less than a cent, two digits."""
+    is_small = 0 < money < 0.01
+    return f"{currency} {money:.2g}" if is_small else f"{currency} {money:,.2f}"
 
 
 def node_hours(node_s: float) -> str:

@@ -39,7 +39,7 @@ class Detail:
         self._around: list[_Record] = []
         self._sample: list[_Record] = []
         self._every = SAMPLE_EVERY
-        self._recent: dict[int, deque[list[_Record]]] = {}
+        self._recent: dict[int, deque[Step]] = {}
         self._left: dict[int, int] = {}
         self._seen: dict[int, int] = {}
         self._units: list[tuple[float, ...]] = []
@@ -50,24 +50,23 @@ class Detail:
         """A step that is done."""
         team = step.team
         self._seen[team] = self._seen.get(team, 0) + 1
-        records = _records(step, origin)
         if self._seen[team] <= FIRST_STEPS and len(self._first) < _MOST_RECORDS:
-            self._first += records
+            self._first += _records(step, origin)
         elif self._left.get(team, 0) > 0:
             self._left[team] -= 1
-            self._keep_around(records)
+            self._keep_around(step, origin)
         elif step.number % self._every == 0:
-            self._sample += records
+            self._sample += _records(step, origin)
             self._thin_sample()
         else:
             recent = self._recent.setdefault(team, deque(maxlen=AROUND_STEPS))
-            recent.append(records)
+            recent.append(step)
 
-    def happened(self) -> None:
+    def happened(self, origin: float) -> None:
         """Something was decided, or went wrong: what is around it is kept."""
         for team in self._seen:
-            for records in self._recent.pop(team, ()):
-                self._keep_around(records)
+            for step in self._recent.pop(team, ()):
+                self._keep_around(step, origin)
             self._left[team] = AROUND_STEPS
 
     def add_units(self, event: UnitsExchanged) -> None:
@@ -87,9 +86,9 @@ class Detail:
         """Worker, step, unit, ready, begin and end, each as one row."""
         return np.array(sorted(self._units), dtype=np.float64).reshape(-1, 6).T
 
-    def _keep_around(self, records: list[_Record]) -> None:
+    def _keep_around(self, step: Step, origin: float) -> None:
         if len(self._around) < _MOST_RECORDS:
-            self._around += records
+            self._around += _records(step, origin)
         else:
             self.is_cut = True
 

@@ -9,7 +9,7 @@ import msgspec
 
 from gangline.observe.losses import describe_loss
 from gangline.observe.page.accounts import Accounts
-from gangline.observe.page.bill import Price, make_bill, node_hours, percent
+from gangline.observe.page.bill import Price, amount, make_bill, node_hours, percent
 from gangline.observe.page.gantt import gantt_model
 from gangline.observe.page.series import (
     logged_charts,
@@ -92,7 +92,7 @@ def _figures(accounts: Accounts) -> list[dict[str, str]]:
 def _bill(accounts: Accounts, price: Price) -> dict[str, Any]:
     bill = make_bill(accounts, price)
     useful = bill.useful_s / bill.node_s if bill.node_s > 0 else 0.0
-    money = "" if bill.money is None else f" ({bill.currency} {bill.money:,.2f})"
+    money = "" if bill.money is None else f" ({amount(bill.money, bill.currency)})"
     said = f"The run took {node_hours(bill.node_s)}{money}; {percent(useful)} of it was training."
     return {"text": said, **msgspec.to_builtins(bill)}
 
@@ -137,11 +137,9 @@ def _structures(accounts: Accounts) -> list[dict[str, Any]]:
     """Who exchanged with whom, each time that it changed."""
     kept: list[dict[str, Any]] = []
     before: dict[int, tuple[str, tuple[int, ...]]] = {}
+    newest: dict[int, dict[str, Any]] = {}
     for view in accounts.fold.timeline.views.values():
         now = (view.structure, tuple(view.members))
-        if before.get(view.team) == now:
-            continue
-        before[view.team] = now
         shares = dict(zip(view.members, view.shares, strict=False))
 
         def member(worker: int, shares: dict[int, int] = shares) -> dict[str, Any]:
@@ -149,8 +147,14 @@ def _structures(accounts: Accounts) -> list[dict[str, Any]]:
             return {"worker": worker, "node": node, "share": shares.get(worker)}
 
         tree = parse_structure(view.structure, member) if view.structure else None
-        place = {"x": view.t - (accounts.fold.origin or 0.0), "step": view.step, "team": view.team}
-        kept.append({**place, "tree": tree or flat_ring(view.members, member)})
+        tree = tree or flat_ring(view.members, member)
+        if before.get(view.team) == now:
+            newest[view.team]["tree"] = tree  # the same with newer shares
+            continue
+        before[view.team] = now
+        at_s = view.t - (accounts.fold.origin or 0.0)
+        newest[view.team] = {"x": at_s, "step": view.step, "team": view.team, "tree": tree}
+        kept.append(newest[view.team])
     return kept[-_MOST_STRUCTURES:]
 
 

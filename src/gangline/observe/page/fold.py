@@ -91,14 +91,15 @@ class Fold:
         if self.origin is None:
             self.origin = event.t
         extend(self.timeline, event.t)
-        for stretch in self.stepper.add(event):
-            self._add_stretch(stretch)
-        self.presence.add(event)
-        if not isinstance(event, StepDone | StepsDone):
+        if isinstance(event, StepDone | StepsDone):
+            for stretch in self.stepper.add(event):
+                self._add_stretch(stretch)
+            self.presence.add_step(event)
+            if event.worker not in self.first_step_s:
+                self.first_step_s[event.worker] = event.t - accounted_s(event) - self.origin
+                self.first_seen_s.setdefault(event.worker, self.first_step_s[event.worker])
+        else:
             self._add_other(event, self.origin)
-        elif event.worker not in self.first_step_s:
-            self.first_step_s[event.worker] = event.t - accounted_s(event) - self.origin
-            self.first_seen_s.setdefault(event.worker, self.first_step_s[event.worker])
 
     def finish(self) -> None:
         """There are no more events."""
@@ -123,7 +124,9 @@ class Fold:
             case StepSummary():
                 self.lanes.add(event, event.t - origin, self)
             case _:
+                self.presence.add(event)
                 if isinstance(event, ViewAdopted):
+                    self.stepper.adopt(event)
                     self.links.adopt(event)
                 elif isinstance(event, Regrouped):
                     self.links.regroup(event.worker)
@@ -131,31 +134,28 @@ class Fold:
                     self.first_seen_s.setdefault(event.worker, event.t - origin)
                 place(self.timeline, event)
                 if self.happenings.add(event, origin):
-                    self.detail.happened()
+                    self.detail.happened(origin)
 
     def _add_stretch(self, stretch: Stretch) -> None:
-        step, count = stretch
+        step, count, took_s, samples, _ = stretch
         assert self.origin is not None
-        exchange_s, waited_s = step.exchange_s, 0.0
-        latest = 0.0
-        for worker, record in step.records.items():
-            wait_s = record.exchange_s - exchange_s
-            waited_s += wait_s
-            latest = max(latest, record.t)
-            self._records.extend(
-                (
-                    *(worker, record.t - self.origin, record.data_s, record.compute_s, wait_s),
-                    *(exchange_s, record.update_s, step.elapsed_s[worker], record.samples, count),
-                )
-            )
-        is_complete = self.stepper.members_of(step) <= step.records.keys()
-        self.totals.add_stretch(stretch, is_complete=is_complete)
+        origin, exchange_s = self.origin, step.exchange_s
+        add = self._records.extend
+        told_s = latest = 0.0
+        for worker, one in step.records.items():
+            told_s += one.exchange_s
+            latest = max(latest, one.t)
+            wait_s = one.exchange_s - exchange_s
+            elapsed_s = step.elapsed_s[worker]
+            times = (one.data_s, one.compute_s, wait_s, exchange_s, one.update_s, elapsed_s)
+            add((worker, one.t - origin, *times, one.samples, count))
+        self.totals.add_stretch(stretch)
         if len(step.records) > 1:
+            waited_s = told_s - exchange_s * len(step.records)
             self.totals.blame(step.last_worker, waited_s, count)
-        took_s = sorted(step.elapsed_s.values())[len(step.elapsed_s) // 2] / count
-        self.steps.add(latest - self.origin, [took_s, step.samples / count], weight=count)
+        self.steps.add(latest - origin, [took_s / count, samples / count], weight=count)
         if count == 1:
-            self.detail.add(step, self.origin)
+            self.detail.add(step, origin)
         if len(self._records) >= _BATCH * _FIELDS:
             self._flush()
 

@@ -5,17 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gangline.spec.event import (
-    Regrouped,
-    StepDone,
-    StepsDone,
-    ViewAdopted,
-    WorkerEnded,
-    WorkerReady,
-)
+from gangline.spec.event import Regrouped, ViewAdopted, WorkerEnded, WorkerReady
 
 if TYPE_CHECKING:
-    from gangline.spec.event import AnyEvent
+    from gangline.spec.event import AnyEvent, StepDone, StepsDone
 
 DOWN = "down"
 SPARE = "spare"
@@ -39,14 +32,17 @@ class Presence:
         self._newest: dict[int, ViewAdopted] = {}
         self._last_step = 0.0
 
+    def add_step(self, event: StepDone | StepsDone) -> None:
+        """A worker made a step: it is there, unless that was the last before it was put out."""
+        self._last_step = event.t
+        if event.worker in self._away:
+            newest = self._newest.get(event.team)
+            if newest is not None and event.worker in newest.members:
+                self._back(event.worker, event.t)
+
     def add(self, event: AnyEvent) -> None:
-        """What may have changed it."""
+        """What else may have changed it."""
         match event:
-            case StepDone() | StepsDone():
-                self._last_step = event.t
-                newest = self._newest.get(event.team)
-                if event.worker in self._away and newest and event.worker in newest.members:
-                    self._back(event.worker, event.t)
             case ViewAdopted():
                 self._adopt(event)
             case WorkerEnded():

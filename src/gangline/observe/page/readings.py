@@ -21,8 +21,8 @@ METRICS = (
     *("cpu", "node_cpu", "memory_bytes", "node_memory", "threads"),
     *("sent_bytes", "received_bytes", "gpu", "gpu_memory_bytes"),
 )
-_SUMS = ("sent_bytes", "received_bytes")
-"""Of these the sum over time counts; of the others the mean."""
+_RATES = ("sent_bytes", "received_bytes")
+"""What was moved since the last word is shown per second."""
 _MOST_BEHIND = 64
 _MOST_NAMES = 32
 _MOST_POINTS = 4096
@@ -34,11 +34,13 @@ class Utilisation:
     def __init__(self) -> None:
         # A value and how often it was told, of each metric.
         self.cells = Cells(2 * len(METRICS), most_cells=1 << 16, most_bins=1024)
+        self._last: dict[int, float] = {}
 
     def add(self, event: UtilisationEvent, at_s: float) -> None:
         """One worker's word."""
-        told = [(place, getattr(event, name)) for place, name in enumerate(METRICS)]
-        known = [(place, float(value)) for place, value in told if value is not None]
+        told = [(place, self._value(event, name)) for place, name in enumerate(METRICS)]
+        self._last[event.worker] = event.t
+        known = [(place, value) for place, value in told if value is not None]
         channels = [channel for place, _ in known for channel in (2 * place, 2 * place + 1)]
         amounts = [amount for _, value in known for amount in (value, 1.0)]
         moments = np.full(len(channels), at_s)
@@ -46,6 +48,13 @@ class Utilisation:
         self.cells.add(
             workers, np.array(channels, dtype=np.int64), moments, moments, np.array(amounts)
         )
+
+    def _value(self, event: UtilisationEvent, name: str) -> float | None:
+        value = getattr(event, name)
+        if name not in _RATES:
+            return None if value is None else float(value)
+        since_s = event.t - self._last.get(event.worker, event.t)
+        return value / since_s if since_s > 0 else None
 
     def series(self) -> Iterator[tuple[str, np.ndarray]]:
         """Of each metric that anybody told: a row per worker; not a number where nothing is known."""

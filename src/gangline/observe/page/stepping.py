@@ -7,18 +7,19 @@ beyond it: somebody's report was lost with it then.
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from gangline.observe.timeline import assemble_step, is_plausible, last_tried
-from gangline.spec.event import StepDone, StepsDone, ViewAdopted
+from gangline.spec.event import StepDone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gangline.observe.timeline import Step
-    from gangline.spec.event import AnyEvent
+    from gangline.spec.event import StepsDone, ViewAdopted
 
 _MOST_BEHIND = 64
 """How many steps a team may be ahead of a report that is still waited for."""
@@ -31,6 +32,12 @@ class Stretch(NamedTuple):
 
     step: Step
     num_steps: int
+    took_s: float
+    """All of them, by the worker in the middle."""
+    samples: int
+    """Of all of them, and all workers."""
+    is_complete: bool
+    """Whether everybody's report is there."""
 
 
 class Stepper:
@@ -45,38 +52,37 @@ class Stepper:
         self._members: dict[tuple[int, int], frozenset[int]] = {}
         self._before: dict[int, StepDone] = {}
 
-    def add(self, event: AnyEvent) -> Iterator[Stretch]:
+    def adopt(self, view: ViewAdopted) -> None:
+        """Who takes part from now on."""
+        self._members.setdefault((view.team, view.view), frozenset(view.members))
+
+    def add(self, event: StepDone | StepsDone) -> list[Stretch]:
         """The steps that are whole now."""
         if isinstance(event, StepDone):
-            yield from self._take(event, 1)
-        elif isinstance(event, StepsDone):
-            values = {name: getattr(event, name) for name in _SUMMED | _TIMES}
-            yield from self._take(StepDone(**values), event.steps)
-        elif isinstance(event, ViewAdopted):
-            self._members.setdefault((event.team, event.view), frozenset(event.members))
+            return self._take(event, 1)
+        values = {name: getattr(event, name) for name in _SUMMED | _TIMES}
+        return self._take(StepDone(**values), event.steps)
 
     def finish(self) -> Iterator[Stretch]:
         """What is left, at the end of the logs."""
         for key in sorted(self._pending):
             yield self._give(key)
 
-    def members_of(self, step: Step) -> frozenset[int]:
-        """Who should have taken part in a step."""
-        return self._members.get((step.team, step.view), frozenset(step.records))
-
-    def _take(self, record: StepDone, count: int) -> Iterator[Stretch]:
+    def _take(self, record: StepDone, count: int) -> list[Stretch]:
         if not is_plausible(record) or count < 1:
             self.num_implausible += 1
-            return
+            return []
+        given = []
         key = (record.team, record.step, count)
         records = self._pending.setdefault(key, {})
         records[record.worker] = record
         members = self._members.get((record.team, record.view))
         if members is not None and len(records) >= len(members) and members <= records.keys():
-            yield self._give(key)
+            given.append(self._give(key))
         if record.step > self._newest.get(record.team, -1):
             self._newest[record.team] = record.step
-            yield from self._give_up()
+            given += self._give_up()
+        return given
 
     def _give_up(self) -> Iterator[Stretch]:
         """Steps so far behind that nobody will report them any more; the oldest come first."""
@@ -95,11 +101,13 @@ class Stepper:
             if (old := self._before.get(worker)) is not None and old.step == number - 1
         }
         step = assemble_step(number, team, records, before=before)
-        self.num_incomplete += not self.members_of(step) <= records.keys()
+        members = self._members.get((team, step.view))
+        is_complete = members is None or members <= records.keys()
+        self.num_incomplete += not is_complete
         if count == 1:
             self._before.update(records)
         else:
             last = number + count - 1
             for worker, one in records.items():
                 self._before[worker] = msgspec.structs.replace(one, step=last)
-        return Stretch(step, count)
+        return Stretch(step, count, median(step.elapsed_s.values()), step.samples, is_complete)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,6 +22,9 @@ SPENT = ("compute", "data", "exchange", "wait", "update", "other")
 _MOST_TIMES = 64
 _MOST_SIZES = 64
 """Computing times that are kept of each share, and shares of each worker, to tell its cost from."""
+_MOST_LEARNT = 1000
+_LEARN_EVERY = 16
+"""After so many steps, costs are learnt from every so many-th only."""
 _MOST_EARLY = 8 * MAX_WARM_UP_STEPS
 
 
@@ -52,7 +54,8 @@ class Totals:
         self.last_steps = np.zeros(0)
         """By worker, in how many steps it was ready last."""
         self._compute: dict[int, dict[int, list[float]]] = {}
-        self._early: list[tuple[Stretch, bool]] = []
+        self._early: list[Stretch] = []
+        self._num_steady = 0
         self._paces: dict[tuple[int, frozenset[int], int], list[float]] = {}
 
     def add_times(self, workers: Ints, spent: Floats, steps: Floats, samples: Floats) -> None:
@@ -68,20 +71,20 @@ class Totals:
         self.caused_s[worker] += wait_s
         self.last_steps[worker] += count
 
-    def add_stretch(self, stretch: Stretch, *, is_complete: bool) -> None:
+    def add_stretch(self, stretch: Stretch) -> None:
         """A step, or some, for how fast the job went and what computing costs."""
         self.num_steps += stretch.num_steps
-        self.samples += stretch.step.samples
+        self.samples += stretch.samples
         if len(self._early) < _MOST_EARLY:
-            self._early.append((stretch, is_complete))
+            self._early.append(stretch)
         else:
-            self._add_steady(stretch, is_complete)
+            self._add_steady(stretch)
 
     def finish(self, *, num_teams: int) -> None:
         """All steps are known now, and so is how many of them are the warm-up."""
         num_warm_up = min(MAX_WARM_UP_STEPS * max(1, num_teams), self.num_steps // 4)
-        for stretch, is_complete in self._early[num_warm_up:]:
-            self._add_steady(stretch, is_complete)
+        for stretch in self._early[num_warm_up:]:
+            self._add_steady(stretch)
         self._early = []
 
     def costs(self) -> dict[int, WorkerCost]:
@@ -109,14 +112,16 @@ class Totals:
             efficiency=best_s / took_s if took_s > 0 and costs else None,
         )
 
-    def _add_steady(self, stretch: Stretch, is_complete: bool) -> None:
-        step, count = stretch
+    def _add_steady(self, stretch: Stretch) -> None:
+        step, count, took_s, samples, is_complete = stretch
         if is_complete:
-            key = (step.team, frozenset(step.records), step.samples // count)
+            key = (step.team, frozenset(step.records), samples // count)
             sums = self._paces.setdefault(key, [0.0, 0.0, 0.0])
-            took_s = median(step.elapsed_s.values())
-            for place, value in enumerate((count, step.samples, took_s)):
+            for place, value in enumerate((count, samples, took_s)):
                 sums[place] += value
+        self._num_steady += 1
+        if self._num_steady > _MOST_LEARNT and self._num_steady % _LEARN_EVERY:
+            return
         for worker, record in step.records.items():
             times = self._compute.setdefault(worker, {})
             share = record.samples // count
