@@ -20,6 +20,7 @@ from gangline.cli.live import (
     cmd_replan,
     cmd_set,
     cmd_status,
+    cmd_top,
 )
 from gangline.cli.output import EXIT_USAGE, exit_code_of, print_error
 from gangline.cli.probe import cmd_probe
@@ -70,6 +71,7 @@ for _verb in (
     cmd_orders,
     cmd_chaos,
     cmd_status,
+    cmd_top,
     cmd_dashboard,
     cmd_replan,
     cmd_set,

@@ -19,7 +19,6 @@ window.gangline = window.gangline || {};
       case "fault_fired": return `worker ${event.worker}: ${event.fault} in step ${event.step}`;
       case "worker_ended": return `worker ${event.worker} ended: ${event.reason}`;
       case "round_ended": return `${event.is_committed ? "teams were merged" : "teams were not merged"} in ${gangline.format.seconds(event.took_s)}, drift ${gangline.format.number(event.drift)}: ${event.reason}`;
-      case "epoch_done": return `epoch ${event.epoch} is done after step ${event.step}, ${event.samples} samples`;
       case "plan_made": return `${event.chosen}, ${event.bound}: a step should take ${gangline.format.seconds(event.step_s)}. ${event.reasons.join("; ")}`;
       case "worker_ready": return `worker ${event.worker} is ready on ${event.device}, ${event.parameters} parameters`;
       case "run_started": return `${event.workers} workers: ${event.command.join(" ")}`;

@@ -22,11 +22,13 @@ from gangline.coordinator.server.dashboard.tail import BEGIN_BYTES, READ_BYTES, 
 from gangline.protocol.live import History, Moments
 from gangline.spec.errors import UsageError
 from gangline.spec.event import (
+    EpochDone,
     LinkMeasured,
     Logged,
     LogOpened,
     PacingMeasured,
     SamplesLeased,
+    StateHandedDown,
     StepDone,
     StepsDone,
     StepSummary,
@@ -49,7 +51,7 @@ MAX_EVENTS = 200
 """So many of the last events are told to who begins to look."""
 FREQUENT = (
     StepDone | StepsDone | StepSummary | Logged | Utilisation | UnitsExchanged | LinkMeasured
-    | PacingMeasured | SamplesLeased | LogOpened
+    | PacingMeasured | SamplesLeased | LogOpened | EpochDone | StateHandedDown
 )  # fmt: skip
 """Events of which there are too many to look at; snapshots have what they come to."""
 

@@ -30,6 +30,8 @@ SETTLED_S = 2.0
 LATELY_S = 5.0
 """What is averaged over for the present speeds; at least one step."""
 MAX_BARS, MAX_BARS_OF_WORKER = 640, 40
+BARS_S = 60.0
+"""Who has made no step for so long, while others have, is not shown among the last steps."""
 LOSS = "loss"
 
 
@@ -221,9 +223,11 @@ class Fold:
     def bars(self) -> list[StepBar]:
         """The last steps of all workers."""
         each = max(1, min(MAX_BARS_OF_WORKER, MAX_BARS // max(len(self._steps), 1)))
+        newest_s = max((steps[-1].t for steps in self._steps.values()), default=0.0)
         shown = [
             one
             for _, steps in sorted(self._steps.items())[:MAX_BARS]
+            if steps[-1].t > newest_s - BARS_S
             for one in list(steps)[-each:]
         ]
         least_s = _least_exchange_s(shown)
