@@ -19,6 +19,7 @@ from gangline.spec.errors import GanglineError as GanglineError
 from gangline.version import VERSION
 
 if TYPE_CHECKING:
+    from gangline.observe.page.notebook import report as report
     from gangline.worker.api import SampleState as SampleState
     from gangline.worker.api import batches as batches
     from gangline.worker.api import device as device
@@ -67,6 +68,7 @@ _HOMES = {
     **dict.fromkeys(_API, "gangline.worker.api"),
     **dict.fromkeys(_TOGETHER, "gangline.worker.together.calls"),
     "main_first": "gangline.worker.together.turns",
+    "report": "gangline.observe.page.notebook",
     "save": "gangline.worker.together.saving",
 }
 

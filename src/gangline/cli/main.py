@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import gangline
-from gangline.cli import cmd_demo, cmd_doctor, cmd_plan, cmd_report, cmd_token, cmd_up
+from gangline.cli import cmd_compare, cmd_demo, cmd_doctor, cmd_plan, cmd_report, cmd_token, cmd_up
 from gangline.cli.live import (
     cmd_chaos,
     cmd_dashboard,
@@ -76,6 +76,7 @@ for _verb in (
     cmd_replan,
     cmd_set,
     cmd_report,
+    cmd_compare,
     cmd_simulate,
     cmd_probe,
     cmd_plan,

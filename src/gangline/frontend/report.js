@@ -36,28 +36,42 @@
   };
 
   // The figures of all runs with their ratios to the first.
-  const comparison = (page, rows) => {
+  const comparison = (page, { runs, rows }) => {
     page.append(make("h2", "", "Compared with the first"));
-    const names = rows.length ? rows[0].values.map((_, place) => place) : [];
     table(page, [
       { label: "", of: (row) => row.label, isText: true },
-      ...names.map((place) => ({ label: rows.runs[place], of: (row) => row.values[place], isText: true })),
+      ...runs.map((name, place) => ({ label: name, of: (row) => row.values[place], isText: true })),
     ], rows);
+  };
+
+  // Charts side by side can be compared by eye only on one scale.
+  const scaleOf = (runs) => {
+    const highest = (arrays) => {
+      let high = 0;
+      for (const array of arrays) for (const value of array || []) if (value > high) high = value;
+      return high * 1.05 || undefined;
+    };
+    return {
+      length: Math.max(...runs.map((run) => run.length)),
+      throughput: highest(runs.flatMap((run) => [run.throughput.measured, run.throughput.parts])),
+      steps: highest(runs.flatMap((run) => [run.steps.measured, run.steps.predicted])),
+    };
   };
 
   const draw = (page, shown) => {
     page.replaceChildren();
     heading(page, shown);
     const isOne = shown.runs.length === 1;
+    const scale = scaleOf(shown.runs);
     const row = () => (isOne ? page.appendChild(make("div")) : page.appendChild(make("div", "side")));
     const intro = row();
     for (const run of shown.runs) {
-      run.timed = [];
+      Object.assign(run, { timed: [], scale });
       const place = intro.appendChild(make("div"));
       if (!isOne) place.append(make("b", "", run.run));
       introduce(place, run);
     }
-    if (shown.comparison) comparison(page, Object.assign(shown.comparison.rows, { runs: shown.comparison.runs }));
+    if (shown.comparison) comparison(page, shown.comparison);
     for (const { title, note, isFor, draw: paint } of sections) {
       if (!shown.runs.some(isFor)) continue;
       page.append(make("h2", "", title));

@@ -29,9 +29,15 @@
 
   // Lines over the time of the run, which follow what the Gantt chart shows.
   const timed = (run, element, options) => {
-    const chart = lines(element, { ...options, span: [0, run.length] });
+    const chart = lines(element, { ...options, span: [0, run.scale.length] });
     run.timed.push(chart);
     return chart;
+  };
+
+  // Text with commands in it, which stand between backticks.
+  const withCode = (element, text) => {
+    text.split("`").forEach((part, place) => element.append(place % 2 ? make("code", "", part) : part));
+    return element;
   };
 
   const bill = (element, run) => {
@@ -54,7 +60,7 @@
       place.start = first;
       for (const item of items) {
         const entry = place.appendChild(make("li"));
-        entry.append(make("b", "", item.text), make("span", "advice", item.advice));
+        entry.append(make("b", "", item.text), withCode(make("span", "advice"), item.advice));
       }
     };
     list(element, run.bill.items.slice(0, MOST_LISTED), 1);
@@ -106,6 +112,7 @@
         { label: "sum of the parts", values: parts, colour: palette.exchange, dash: [6, 4] },
       ],
       unit: "samples/s",
+      ceiling: run.scale.throughput,
       marks: marksOf(run),
     });
   };
@@ -125,7 +132,7 @@
     const { x, measured, predicted } = run.steps;
     const series = [{ label: "measured", values: measured, colour: palette.compute }];
     if (predicted) series.push({ label: "predicted by the plan", values: predicted, colour: palette.exchange, dash: [6, 4] });
-    timed(run, element, { x, series, format: format.seconds, marks: run.marks.filter((mark) => mark.kind === "plan").map(withNumbers) });
+    timed(run, element, { x, series, format: format.seconds, ceiling: run.scale.steps, marks: run.marks.filter((mark) => mark.kind === "plan").map(withNumbers) });
   };
 
   const utilisation = (element, run) => {

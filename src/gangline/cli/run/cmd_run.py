@@ -11,6 +11,7 @@ from rich.text import Text
 from gangline.cli.flags.groups import grouped
 from gangline.cli.flags.tls_options import TlsFlags
 from gangline.cli.output import JsonFlag, err, out, print_json, say
+from gangline.cli.pages import report_at_end
 from gangline.cli.run.configuring import configured
 from gangline.cli.run.end import end_document, print_end
 from gangline.cli.run.flags import (
@@ -63,14 +64,14 @@ def run(
             "--show-output", "-o", help="Show what all workers print, not only the main one."
         ),
     ] = False,
-    quiet: Annotated[
-        bool,
-        typer.Option("--quiet", "-q", help="Show nothing but why a job failed, and where it is."),
-    ] = False,
     report: Annotated[
         bool,
         typer.Option("--report/--no-report", help="Write report.html into the run folder."),
     ] = True,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Show nothing but why a job failed, and where it is."),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a script by several workers, which may be unlike: on this machine, or on others."""
@@ -130,7 +131,10 @@ def launch(
         result = run_job(job, watcher=screen, make_engine=make_engine)
     if as_json:
         print_json(end_document(job, result, with_report=with_report))
-    elif not (is_quiet and result.exit_code == 0):
+    elif is_quiet and result.exit_code == 0:
+        if with_report:
+            report_at_end(job.run_dir)
+    else:
         # The output that was shown has the traceback already.
         is_shown = result.cause is not None and screen.has_shown(result.cause.worker)
         print_end(job, result, show_traceback=not is_shown, with_report=with_report)

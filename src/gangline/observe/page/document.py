@@ -25,6 +25,7 @@ from gangline.observe.report import number, seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gangline.observe.page.bill import Bill
     from gangline.observe.page.columns import Columns
     from gangline.observe.page.fold import Fold
     from gangline.spec.event import ViewAdopted
@@ -36,7 +37,7 @@ _MOST_WORKERS = 512
 
 
 def run_document(
-    fold: Fold, columns: Columns, *, price: Price, notices: Sequence[str] = ()
+    fold: Fold, *, columns: Columns, price: Price, notices: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The data of one run's page."""
     accounts = Accounts(fold)
@@ -91,10 +92,14 @@ def _figures(accounts: Accounts) -> list[dict[str, str]]:
 
 def _bill(accounts: Accounts, price: Price) -> dict[str, Any]:
     bill = make_bill(accounts, price)
+    return {"text": bill_headline(bill), **msgspec.to_builtins(bill)}
+
+
+def bill_headline(bill: Bill) -> str:
+    """The whole bill in one sentence."""
     useful = bill.useful_s / bill.node_s if bill.node_s > 0 else 0.0
     money = "" if bill.money is None else f" ({amount(bill.money, bill.currency)})"
-    said = f"The run took {node_hours(bill.node_s)}{money}; {percent(useful)} of it was training."
-    return {"text": said, **msgspec.to_builtins(bill)}
+    return f"The run took {node_hours(bill.node_s)}{money}; {percent(useful)} of it was training."
 
 
 def _spent(accounts: Accounts, kind: str) -> float:

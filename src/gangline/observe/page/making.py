@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from gangline.eventlog import LogNotes, read_run
 from gangline.observe.page.bill import Price
 from gangline.observe.page.columns import Columns
+from gangline.observe.page.comparing import Comparison, compare_runs
 from gangline.observe.page.document import run_document
 from gangline.observe.page.fold import fold_events
-from gangline.observe.page.page import report_page
+from gangline.observe.page.page import write_page
 from gangline.observe.reading import notices
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from gangline.observe.page.fold import Fold
@@ -34,4 +36,27 @@ def make_page(run_dir: Path, *, price: Price = _NO_PRICE, limit_s: float | None 
     """The page of a run; raises ReportTimeoutError where reading takes longer than the limit."""
     fold, said = fold_run(run_dir, limit_s=limit_s)
     columns = Columns()
-    return report_page([run_document(fold, columns, price=price, notices=said)], columns)
+    document = run_document(fold, price=price, notices=said, columns=columns)
+    return write_page(f"{document['run']} – gangline", {"runs": [document]}, columns)
+
+
+def compare_folders(
+    run_dirs: Sequence[Path], *, price: Price = _NO_PRICE, with_page: bool = False
+) -> tuple[Comparison, str]:
+    """What runs come to beside each other, and the page that shows it; else an empty text."""
+    folded = [fold_run(run_dir) for run_dir in run_dirs]
+    names = [
+        fold.timeline.run or path.name for (fold, _), path in zip(folded, run_dirs, strict=True)
+    ]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in run_dirs]
+    comparison = compare_runs(names, [fold for fold, _ in folded], price=price)
+    if not with_page:
+        return comparison, ""
+    columns = Columns()
+    runs = [
+        {**run_document(fold, price=price, notices=said, columns=columns), "run": name}
+        for name, (fold, said) in zip(names, folded, strict=True)
+    ]
+    document = {"runs": runs, "comparison": comparison.document()}
+    return comparison, write_page(f"{', '.join(names)} – gangline", document, columns)

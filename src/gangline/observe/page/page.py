@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from gangline.frontend import CHART_SCRIPTS, CHART_STYLES, asset, script_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gangline.observe.page.columns import Columns
 
 # Scripts and styles of the file itself only: whatever gets into the page, nothing is loaded or sent.
@@ -46,9 +44,3 @@ def write_page(title: str, document: dict[str, Any], columns: Columns) -> str:
         columns=columns.packed(),
         scripts="\n".join(f"<script>\n{text}\n</script>" for text in scripts),
     )
-
-
-def report_page(runs: Sequence[dict[str, Any]], columns: Columns) -> str:
-    """The page of one run."""
-    names = ", ".join(str(run["run"]) for run in runs)
-    return write_page(f"{names} – gangline", {"runs": list(runs)}, columns)
