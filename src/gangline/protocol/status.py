@@ -40,6 +40,8 @@ class Status(msgspec.Struct, kw_only=True):
     """How groups are held together; empty before that is known."""
     is_paused: bool = False
     """Whether the job stands still, because an operator wants it to."""
+    samples: int = 0
+    """Samples of all steps that workers have reported, steps that were done again included."""
     logged: dict[str, float | None] = {}
     """What the scripts have logged: by name, the mean over all samples of the newest step."""
 
