@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 
 from gangline.coordinator.server.limits import Allowance, Limits, limited_body
@@ -133,11 +134,13 @@ class AccessGate:
             await self._app(scope, receive, send)
             return
         found = self._find_role(scope)
+        limited = receive if scope["type"] == "websocket" else limited_body(receive, self._limits)
         if not isinstance(found, Role | None):
+            if self._door is not None and self._door.concerns(scope):
+                await _read_out(limited)
             await found(scope, receive, send)
             return
         scope[ROLE] = found
-        limited = receive if scope["type"] == "websocket" else limited_body(receive, self._limits)
         is_stranger = found is None and scope["path"] != ENTRANCE
         proven = contextlib.nullcontext() if is_stranger else self._entrance.proven(scope["client"])
         with proven:
@@ -198,6 +201,13 @@ def bearer(scope: Scope) -> bytes:
         return b""
     scheme, _, token = values[0].partition(b" ")
     return bytes(token.strip()) if scheme.lower() == b"bearer" else b""
+
+
+async def _read_out(receive: Receive) -> None:
+    """Reads a request to its end: a browser that is still sending would not hear the answer."""
+    with contextlib.suppress(HTTPException):
+        while (await receive()).get("more_body", False):
+            pass
 
 
 def _announced_bytes(scope: Scope) -> int:

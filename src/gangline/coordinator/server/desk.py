@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.responses import PlainTextResponse, Response
@@ -14,19 +14,11 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 
 from gangline.coordinator.inputs import (
-    CheckpointAsked,
     Connected,
     Disconnected,
-    EndAsked,
-    ExclusionAsked,
-    LeaveAsked,
     Ordered,
-    PauseAsked,
-    ReplanAsked,
     Said,
-    SeenBusy,
     SurveyAsked,
-    SyncAsked,
     Tick,
 )
 from gangline.coordinator.outgoing import OVER
@@ -37,23 +29,17 @@ from gangline.coordinator.server.events.door import EventsDoor
 from gangline.coordinator.server.events.streams import Streams
 from gangline.coordinator.server.limits import Bucket, Limits
 from gangline.coordinator.server.openapi import document
+from gangline.coordinator.server.orders import order_routes
 from gangline.coordinator.server.reaching import CallBack
 from gangline.protocol.lifeline import Dissolve
 from gangline.protocol.messages import FromCoordinator, Hello, Refused, decode_from_worker, encode
 from gangline.protocol.status import (
-    BusyRequest,
     CertificateRequest,
-    ExcludeRequest,
-    LeaveRequest,
-    PauseRequest,
-    PlainRequest,
-    ReplanRequest,
-    SyncRequest,
 )
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -64,8 +50,6 @@ if TYPE_CHECKING:
     from gangline.coordinator.server.driver import Driver
     from gangline.coordinator.server.lifeline import Lifeline
     from gangline.files.certificates import Authority
-
-T = TypeVar("T")
 
 HELLO_TIMEOUT_S = 10.0
 _TICK_S = 0.05
@@ -109,16 +93,9 @@ class Desk:
         return [
             Route("/openapi.json", self.openapi),
             Route("/api/status", self.status),
+            *order_routes(self.handle),
             Route("/metrics", self.metrics),
-            Route("/api/leave", self.leave, methods=["POST"]),
-            Route("/api/replan", self.replan, methods=["POST"]),
-            Route("/api/sync", self.sync, methods=["POST"]),
-            Route("/api/exclude", self.exclude, methods=["POST"]),
-            Route("/api/pause", self.pause, methods=["POST"]),
-            Route("/api/checkpoint", self.checkpoint, methods=["POST"]),
-            Route("/api/end", self.end, methods=["POST"]),
             Route("/api/survey", self.survey, methods=["GET", "POST"]),
-            Route("/api/busy", self.busy, methods=["POST"]),
             Route("/api/certificate", self.certificate, methods=["POST"]),
             Route("/api/events", EventsDoor(self._streams).post, methods=["POST"]),
             Route("/api/reach", self._call_back.answer),
@@ -144,62 +121,6 @@ class Desk:
     async def metrics(self, request: Request) -> Response:
         found = self._driver.coordinator.status()
         return Response(prometheus.to_text(found), media_type=prometheus.CONTENT_TYPE)
-
-    async def leave(self, request: Request) -> Response:
-        """Somebody wants a worker to leave the job."""
-        return await self._order(
-            request, LeaveRequest, lambda asked: LeaveAsked(worker=asked.worker)
-        )
-
-    async def busy(self, request: Request) -> Response:
-        """Somebody beside a worker says that it computes."""
-        return await self._order(
-            request, BusyRequest, lambda asked: SeenBusy(worker=asked.worker, pid=asked.pid)
-        )
-
-    async def replan(self, request: Request) -> Response:
-        """Somebody wants the job to exchange in another structure."""
-        return await self._order(request, ReplanRequest, lambda asked: ReplanAsked(request=asked))
-
-    async def sync(self, request: Request) -> Response:
-        """Somebody wants groups to be held together in another way."""
-        return await self._order(request, SyncRequest, lambda asked: SyncAsked(sync=asked.sync))
-
-    async def exclude(self, request: Request) -> Response:
-        """Somebody wants a worker kept out, or back."""
-        return await self._order(
-            request,
-            ExcludeRequest,
-            lambda asked: ExclusionAsked(worker=asked.worker, is_out=asked.is_out),
-        )
-
-    async def pause(self, request: Request) -> Response:
-        """Somebody wants the job to stand still, or to go on."""
-        return await self._order(
-            request, PauseRequest, lambda asked: PauseAsked(is_paused=asked.is_paused)
-        )
-
-    async def checkpoint(self, request: Request) -> Response:
-        """Somebody wants a checkpoint now."""
-        return await self._order(request, PlainRequest, lambda _: CheckpointAsked())
-
-    async def end(self, request: Request) -> Response:
-        """Somebody wants the job to end, politely."""
-        return await self._order(request, PlainRequest, lambda _: EndAsked())
-
-    async def _order(
-        self, request: Request, kind: type[T], to_input: Callable[[T], Input]
-    ) -> Response:
-        """Has an operator's order carried out, or says why it is not."""
-        try:
-            given = to_input(msgspec.json.decode(await request.body(), type=kind))
-        except _UNREADABLE as error:
-            return PlainTextResponse(f"{error}\n", status_code=_BAD_REQUEST)
-        try:
-            self.handle(given)
-        except UsageError as error:
-            return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
-        return Response(b"{}", media_type="application/json")
 
     async def survey(self, request: Request) -> Response:
         """How far the survey of links is; somebody may begin one."""

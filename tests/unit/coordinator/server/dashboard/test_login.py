@@ -19,9 +19,12 @@ from gangline.coordinator.server.dashboard.codes import (
     LoginCodes,
     Sessions,
 )
+from gangline.files.certificates import make_tls_files
+from gangline.files.tls import client_context, server_tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from gangline.coordinator.server import CoordinatorServer
 
@@ -118,6 +121,25 @@ def test_a_code_becomes_a_cookie_that_scripts_and_other_sites_cannot_have() -> N
         assert "workers" in browser.get("/dashboard").text
         browser.post("/dashboard/logout", "")
         assert browser.get("/dashboard/assets/dashboard.js").status_code == 401
+
+
+def test_with_tls_the_cookie_never_travels_in_the_clear(tmp_path: Path) -> None:
+    files = make_tls_files(tmp_path, run="test", hosts=("127.0.0.1",))
+    context = client_context(files.authority)
+    with (
+        serving(tls=server_tls(files)) as server,
+        httpx.Client(trust_env=False, timeout=20, verify=context) as client,
+    ):
+        browser = Browser(server, client)
+        answer = client.post(
+            f"{browser.origin}/api/dashboard/code",
+            headers={"Authorization": f"Bearer {KEYS.observer}"},
+        )
+        cookie = browser.log_in(answer.json()["code"]).headers["set-cookie"].lower()
+        assert "; secure" in cookie
+        assert browser.get("/dashboard/assets/dashboard.js").status_code == 200
+        plain = browser.post("/dashboard/order", "{}", Origin=browser.origin.replace("s:", ":"))
+        assert plain.status_code == 403
 
 
 def test_every_answer_forbids_foreign_scripts_and_frames() -> None:
