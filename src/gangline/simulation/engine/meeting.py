@@ -7,6 +7,7 @@
 - end: the team takes it, or drops it where another team was lost meanwhile.
 
 At the end of an epoch, and where teams stop to be merged, a team waits and goes through them at once.
+In `local(K)` it begins one after K steps, and waits for its end after K more.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Meetings:
         if self._crew.view.whole is None:
             return ""  # there are no other teams
         if merge is None:
-            return "" if self._find_news() is None else "begin"
+            sync = self._progress.sync
+            is_due = not sync.overlaps or self._progress.steps + 1 >= sync.steps
+            return "" if not is_due or self._find_news() is None else "begin"
         if self._newest_closed >= merge.opened.number:
             return "end"
         if merge.is_held:
@@ -99,6 +102,8 @@ class Meetings:
         progress, busy_s = self._progress, self._field.scenario.merge_s / 2
         progress.merge = merge = Merge(opened, progress.position.start, busy_s)
         progress.last_round = opened.number
+        if progress.sync.overlaps and not opened.is_whole:
+            progress.steps = 0
 
         def bring() -> None:
             leader = self._leader_in(opened)
@@ -170,7 +175,7 @@ class Meetings:
         if hung_until > field.now:
             field.clock.schedule(hung_until, self.look)
             return
-        closed = self._find_closed()
+        closed, progress = self._find_closed(), self._progress
         opened = crew.members[0].inbox.next_opening(self._progress.last_round)
         if self._progress.merge is not None:
             self._push(self._progress.merge)
@@ -178,8 +183,17 @@ class Meetings:
             self._close(closed)
         else:
             self._reach()  # also where a round is open already: this may be a new group of the team
-            if self._find_news() is not None:
-                self.advance("begin")
+            news = self._find_news()
+            busy_s = 0.0 if news is None else self._begin(news)
+            is_beside = progress.sync.overlaps and not self._is_end
+            if news is not None and is_beside and not news.is_whole:
+                self._busy_until = field.now + busy_s
+                field.later(busy_s, self._go_on_beside)
+
+    def _go_on_beside(self) -> None:
+        """The copy is taken, and the team goes on while it is merged."""
+        if not self._crew.is_broken and self._waits_since is not None:
+            self._resume()
 
     def _push(self, merge: Merge) -> None:
         """Everybody in the team waits for this round."""

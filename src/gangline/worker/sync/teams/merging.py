@@ -10,6 +10,9 @@ step, because they agree on it in the header of their exchange:
 - held: every member has it, and the coordinator is told so.
 - closed: every team holds it. All take it: x += mean - copy, which keeps the progress made meanwhile.
   If a team was lost before, nobody takes it.
+
+In `local(K)` the copy is taken after K steps, and all of this happens beside the next K. A team that
+has made these waits for the end of the round.
 """
 
 from __future__ import annotations
@@ -77,7 +80,10 @@ class Merging:
         self.ended = -1
         """The newest round that is over for this worker."""
         self.num_steps = 0
-        """How many steps the team has made since all teams waited for each other last."""
+        """How many steps the team has made since all teams waited for each other last; in `local(K)`
+        since its last copy."""
+        self._has_gone_on = False
+        """Whether steps were made since the copy was taken."""
         self._opened: RoundOpened | None = None
         self._exchange: Exchange | None = None
         self._copy: Copy | None = None
@@ -130,9 +136,11 @@ class Merging:
         opened = self._opened
         self._burden.add(step_s, is_calm=opened is None)
         self.num_steps += 1
+        self._has_gone_on = True
         if opened is None:
-            if least.opened > max(self._last, least.closed):
-                self.begin(least.opened, mark)
+            is_due = not sync.overlaps or self.num_steps >= sync.steps
+            if is_due and least.opened > max(self._last, least.closed):
+                self.begin(least.opened, mark, sync)
         elif least.closed >= opened.number:
             sync = self._end(sync)
         elif least.held >= opened.number:
@@ -142,13 +150,15 @@ class Merging:
         self._busy_s += time.perf_counter() - start_s
         return sync
 
-    def begin(self, number: int, mark: tuple[int, int]) -> None:
+    def begin(self, number: int, mark: tuple[int, int], sync: Sync) -> None:
         """Takes this team's copy; its leader begins to exchange."""
         self._last = number
         opened = self._client.post.opening(number)
         if opened is None:
             return  # so long ago that it is over
-        self._opened, self._mark = opened, mark
+        self._opened, self._mark, self._has_gone_on = opened, mark, False
+        if sync.overlaps and not opened.is_whole:
+            self.num_steps = 0
         self._copy = self._replica.copy(is_whole=opened.is_end)
         self._mean, self._is_told, self._busy_s = None, False, 0.0
         self._burden.begin()
@@ -247,11 +257,11 @@ class Merging:
     def _apply(self, opened: RoundOpened, mean: Copy, sync: Sync) -> None:
         assert self._copy is not None
         shared = mean.values[: self._replica.num_shared]
-        if opened.is_whole and sync.outer == NESTEROV:
+        if sync.outer == NESTEROV and (opened.is_whole or sync.overlaps):
             mean = self._stepped(mean)
             shared = mean.values[: self._replica.num_shared]
         is_wrong = not self._copy.is_finite
-        if opened.is_whole or is_wrong:
+        if is_wrong or (opened.is_whole and not self._has_gone_on):
             self._replica.become(mean)
         else:
             self._replica.move(shared - self._copy.values[: len(shared)])

@@ -109,7 +109,7 @@ class Teamwork:
         self.stop_if_due(position)
 
     def stop_if_due(self, position: Position) -> None:
-        """Waits for the other teams where the team has made so many steps."""
+        """Where the team has made so many steps: waits for the others, or for its last merge."""
         if self.sync.kind == LOCAL and self.merging.num_steps >= self.sync.steps:
             self.meet(position, is_end=False)
 
@@ -145,8 +145,9 @@ class Teamwork:
                 post.forget_lease(self._epoch, len(self._order))
                 return found
             assert isinstance(found, RoundOpened)
-            self.merging.begin(found.number, mark)
-            self.sync = self.merging.complete(self.sync)
+            self.merging.begin(found.number, mark, self.sync)
+            if is_end or found.is_whole or not self.sync.overlaps:
+                self.sync = self.merging.complete(self.sync)
             if not is_end and not self.merging.num_steps:
                 return None
 
