@@ -2,7 +2,7 @@
 """A simulated team's meetings with the others: the stages of a merge, each at the end of a step.
 
 - begin: the team's copy is taken, and its leader exchanges it.
-- share: the leaders have gone round, and the team is given the mean.
+- share: the leaders have gone round, and the team is given the mean, beside its training.
 - tell: the coordinator is told that the team has it.
 - end: the team takes it, or drops it where another team was lost meanwhile.
 
@@ -12,6 +12,7 @@ In `local(K)` it begins one after K steps, and waits for its end after K more.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -57,8 +58,10 @@ class Meetings:
             return "" if not is_due or self._find_news() is None else "begin"
         if self._newest_closed >= merge.opened.number:
             return "end"
-        if merge.is_held:
+        if merge.held_s <= self._field.now:
             return "" if merge.is_told or self._took_s(merge) is None else "tell"
+        if merge.held_s < math.inf:
+            return ""  # it is on its way
         return "" if self._took_s(merge) is None else "share"
 
     @property
@@ -90,7 +93,7 @@ class Meetings:
                 news = self._find_news()
                 return 0.0 if news is None else self._begin(news)
             case "share" if merge is not None:
-                return self._share(merge)
+                return self._share(merge, is_beside=self._crew.view.structure is None)
             case "tell" if merge is not None:
                 self._tell(merge)
             case "end" if merge is not None:
@@ -114,17 +117,18 @@ class Meetings:
         self._field.later(busy_s, bring)
         return busy_s
 
-    def _share(self, merge: Merge) -> float:
-        """The leader's mean becomes the team's; what that takes."""
+    def _share(self, merge: Merge, *, is_beside: bool) -> float:
+        """The leader's mean becomes the team's; what that takes from its computing."""
         field = self._field
         num_bytes = bytes_of(merge.opened, field.scenario)
         spread_s = field.network.spread_s(
             self._crew.costs.rows.tolist(), field.now, num_bytes=num_bytes
         )
-        took_s = field.scenario.merge_s / 2 + spread_s
-        merge.is_held = True
-        merge.busy_s += took_s
-        return took_s
+        taking_s = field.scenario.merge_s / 2
+        merge.held_s = field.now + taking_s + spread_s
+        busy_s = taking_s if is_beside else taking_s + spread_s
+        merge.busy_s += busy_s
+        return busy_s
 
     def _tell(self, merge: Merge) -> None:
         leader, took_s = self._leader_in(merge.opened), self._took_s(merge)
@@ -201,7 +205,7 @@ class Meetings:
         if stage == "share" and not all(one.life.is_alive for one in self._crew.members):
             self._crew.parting.fail()
         elif stage == "share":
-            self._busy_until = self._field.now + self._share(merge)
+            self._busy_until = self._field.now + self._share(merge, is_beside=False)
             self._field.clock.schedule(self._busy_until, self.look)
         elif stage == "tell":
             self._tell(merge)
@@ -211,6 +215,8 @@ class Meetings:
                 self._resume()
             else:
                 self.look()
+        elif self._field.now < merge.held_s < math.inf:
+            self._field.clock.schedule(merge.held_s, self.look)
 
     def _reach(self) -> None:
         if self._is_reached:

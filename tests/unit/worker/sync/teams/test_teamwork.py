@@ -29,6 +29,8 @@ from gangline.worker.line.teampost import TeamPost
 from gangline.worker.sync.teams import teamwork
 from gangline.worker.sync.teams.teamwork import Teamwork
 
+VIEW = View(number=0, members=(0,), shares=(1,))
+
 
 class Line:
     """A line to a coordinator that answers as the test says."""
@@ -103,8 +105,8 @@ def line() -> Line:
 @pytest.fixture
 def team(line: Line, monkeypatch: pytest.MonkeyPatch) -> Any:
     rounds = Rounds(line)
-    monkeypatch.setattr(teamwork, "Merging", lambda session, prepared: rounds)
-    return Teamwork(Session(line), None, parse_sync("local(2, strict)"), number=lambda: 0)  # type: ignore[arg-type]
+    monkeypatch.setattr(teamwork, "Merging", lambda session, prepared, view: rounds)
+    return Teamwork(Session(line), None, parse_sync("local(2, strict)"), view=lambda: VIEW)  # type: ignore[arg-type]
 
 
 def at(epoch: int, start: int, step: int = 0) -> Position:
