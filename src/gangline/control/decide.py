@@ -17,6 +17,7 @@ from gangline.control.inputs import (
     PartChanged,
     SpareMeasured,
     StepMeasured,
+    StepWeighed,
     StructureAsked,
     WorkersJoined,
     WorkersLeft,
@@ -25,6 +26,7 @@ from gangline.control.inputs import (
 from gangline.control.members.membership import change_part, join, leave, lose
 from gangline.control.shares.measuring import note_metrics, note_step
 from gangline.control.stragglers.manager import note_spare
+from gangline.control.stragglers.weighing import weigh
 from gangline.control.structure.structures import ask_structure, question_structure
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ def decide(
     match event:
         case StepMeasured():
             return question_structure(*note_step(state, event, now), event=event, now=now)
+        case StepWeighed():
+            return weigh(state, event.expected, now)
         case SpareMeasured():
             return note_spare(state, event, now)
         case WorkersJoined():

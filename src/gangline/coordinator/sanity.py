@@ -37,6 +37,7 @@ from gangline.protocol.messages import (
     Shown,
     StateOffered,
     Told,
+    Weighed,
 )
 from gangline.spec.errors import UsageError
 
@@ -97,6 +98,8 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
             yield "hops", hops, len(hops) <= MAX_WORKERS and all(_is_hop(*hop) for hop in hops)
             for field in ("compute_s", "exchange_s", "other_s"):
                 yield field, getattr(message, field), _is_between(getattr(message, field), _MAX_S)
+        case Weighed(expected=expected):
+            yield from _fields(expected)
         case Shown(slowdown=slowdown):
             yield "slowdown", slowdown, 0 < slowdown < 1e9
         case StateOffered(step=step, spares=spares):

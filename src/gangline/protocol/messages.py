@@ -92,6 +92,13 @@ class Measured(Message, frozen=True, kw_only=True, tag="measured"):
     """The team that it is said of; -1: that of all workers, who are in step."""
 
 
+class Weighed(Message, frozen=True, kw_only=True, tag="weighed"):
+    """What one of the first steps has cost this worker before it is exchanged, and will cost then."""
+
+    expected: Measured
+    """Its exchange is what a probe of the links says."""
+
+
 class Shown(Message, frozen=True, kw_only=True, tag="shown"):
     """What a worker that waits outside of the view shows: how fast it computes now."""
 
@@ -485,6 +492,7 @@ FromWorker = (
     Hello
     | Ready
     | Measured
+    | Weighed
     | Shown
     | StateOffered
     | Metrics

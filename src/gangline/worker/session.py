@@ -61,6 +61,8 @@ class Session:
     """Before the first view: how often the founders had to gather again."""
     timeout_s: float = 0.0
     """How long others may take to come."""
+    exchange_s: float = 0.0
+    """How long exchanging the gradients will take, by a probe of the founders; 0: there was none."""
 
     @property
     def group(self) -> Group:

@@ -18,6 +18,7 @@ from gangline.worker.samples.fetched import FetchedBatches
 from gangline.worker.samples.order import Company
 from gangline.worker.sync.mode import Mode
 from gangline.worker.telling.stepclock import StepClock
+from gangline.worker.telling.weighing import Weighing
 
 if TYPE_CHECKING:
     from gangline.emulation.pacing import Pacer
@@ -52,6 +53,7 @@ class Gear:
     faults: Faults
     pacer: Pacer | None
     probe: MetricsProbe | None
+    weighing: Weighing
 
     @property
     def handout(self) -> Handout | None:
@@ -127,4 +129,5 @@ def equip(
         faults=faults,
         pacer=instruments.pacer,
         probe=instruments.probe,
+        weighing=Weighing(session),
     )
