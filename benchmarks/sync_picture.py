@@ -77,7 +77,7 @@ def percentage(top: int) -> Panel:
 
 
 def local(top: int) -> Panel:
-    panel = Panel(top, "local(3)", "stop after 3 steps")
+    panel = Panel(top, "local(3, strict)", "stop after 3 steps")
     at = 0.0
     while at + 3 * SLOW + EXCHANGE <= RIGHT - LEFT:
         fast, slow = (panel.steps(lane, at, count=3) for lane in (0, 1))

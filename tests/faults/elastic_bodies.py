@@ -101,6 +101,8 @@ class Parts:
         self.exaggeration = 1.0
         self.used: dict[tuple[int, int], list[int]] = {}
         """The samples of each step that were this worker's, by epoch and step."""
+        self.stages: dict[tuple[int, int], int] = {}
+        """The last merge that was over before each step, by epoch and step."""
         if not is_alone:
             gangline.init(timeout_s=setup.timeout_s)
 
@@ -156,6 +158,8 @@ class Parts:
             if not self.is_alone:
                 handout = gangline.worker.api._job.training.gear.handout
                 step = handout.step
+                stage = gangline.worker.api._job.training.gear.mode.strategy.stage
+                self.stages[handout.epoch, step] = stage
                 if index is not None:
                     self.used[handout.epoch, step] = index[: handout.samples].tolist()
                 if step in self.setup.wait:
@@ -873,4 +877,4 @@ def run_body(setup: Setup, *, is_alone: bool) -> dict[str, Any]:
     is_main = not is_alone and gangline.is_main()
     found = {"means": parts.means, "found_after": parts.found_after, "is_main": is_main}
     found["place"] = (0, 1) if is_alone else (gangline.rank(), gangline.world_size())
-    return {"state": state, "used": parts.used, **found}
+    return {"state": state, "used": parts.used, "stages": parts.stages, **found}

@@ -53,7 +53,10 @@ def rounds(outcome: Outcome, *, is_whole: bool) -> list[RoundEnded]:
 
 @pytest.mark.parametrize(
     "mode",
-    quick_of(["none", "percentage(0.5)", "local(3)", "flexible"], quick=["none", "flexible"]),
+    quick_of(
+        ["none", "percentage(0.5)", "local(3)", "local(3, strict)", "flexible"],
+        quick=["none", "flexible"],
+    ),
 )
 def test_every_sample_is_used_once_and_all_end_alike(tmp_path: Path, mode: str) -> None:
     outcome = run_with(tmp_path, SETUP, [], sync=parse_sync(mode))
@@ -62,9 +65,9 @@ def test_every_sample_is_used_once_and_all_end_alike(tmp_path: Path, mode: str) 
     assert all(one.is_committed for one in whole)
     if mode == "none":
         assert len(outcome.of_kind(RoundEnded)) == SETUP.epochs
-    if mode == "local(3)":
+    if mode == "local(3, strict)":
         assert len(whole) > SETUP.epochs
-    if mode in ("percentage(0.5)", "flexible"):
+    if mode in ("percentage(0.5)", "local(3)", "flexible"):
         assert rounds(outcome, is_whole=False)
 
 
@@ -86,11 +89,15 @@ ROUND = "the end of a round"
 @pytest.mark.parametrize(
     ("mode", "worker", "what"),
     quick_of(
-        product(["percentage(0.5)", "local(3)"], [0, 1], ["other teams", "samples", ROUND]),
+        product(
+            ["percentage(0.5)", "local(3)", "local(3, strict)"],
+            [0, 1],
+            ["other teams", "samples", ROUND],
+        ),
         quick=[
             ("percentage(0.5)", 0, "samples"),
-            ("percentage(0.5)", 1, ROUND),
-            ("local(3)", 1, "other teams"),
+            ("local(3)", 1, ROUND),
+            ("local(3, strict)", 1, "other teams"),
         ],
     ),
 )
@@ -106,7 +113,8 @@ def test_a_team_goes_on_where_a_wait_for_the_others_was_broken_off(
 
 
 @pytest.mark.parametrize(
-    "mode", quick_of(["none", "percentage(0.5)", "local(3)"], quick=["local(3)"])
+    "mode",
+    quick_of(["none", "percentage(0.5)", "local(3)", "local(3, strict)"], quick=["local(3)"]),
 )
 def test_samples_of_a_lost_team_are_used_by_others(tmp_path: Path, mode: str) -> None:
     fault = kill(1, 5, "exchange")

@@ -21,8 +21,10 @@ from gangline.emulation.gates import PORT
 from gangline.emulation.islands import address_of
 from gangline.emulation.namespaces import inside
 from gangline.emulation.networks import EmulatedNetwork
+from gangline.eventlog import read_run
 from gangline.spec.cluster import Cluster, NetworkLink, Node
 from gangline.spec.errors import UsageError
+from gangline.spec.event import Decision, StepDone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,6 +70,25 @@ for (x,) in loader:
     model(x).square().mean().backward()
     optimizer.step()
 print(json.dumps([name for _, name in socket.if_nameindex()]))
+"""
+LARGER = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import gangline
+
+gangline.init()
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 700), nn.Linear(700, 700), nn.Linear(700, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+loader = DataLoader(TensorDataset(torch.randn(160, 4)), batch_size=8)
+model, optimizer, loader = gangline.prepare(model, optimizer, loader)
+for (x,) in loader:
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+print(float(sum(parameter.detach().double().sum() for parameter in model.parameters())))
 """
 SLEEPING = """\
 import os, time
@@ -182,6 +203,31 @@ def test_a_job_trains_over_emulated_links(
     for worker in (0, 1):
         lines = (tmp_path / "run" / "workers" / f"{worker}.log").read_text().splitlines()
         assert {"lo", "eth0"} <= set(json.loads(lines[-1]))
+
+
+@pytest.mark.slow
+def test_who_is_behind_a_slow_link_is_a_spare_before_the_first_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With 2 MB of gradients at 1 MB/s, an exchange takes longer than the whole job."""
+    with emulated(CLUSTER):
+        pass
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(LARGER)
+    nodes = "".join(f'[[nodes]]\nname = "{name}"\nbytes_per_s = 1e6\n' for name in "ab")
+    (tmp_path / "cluster.toml").write_text(nodes)
+    assert run_command(["run", "--cluster", "cluster.toml", "--run-dir", "run", "train.py"]) == 0
+    capsys.readouterr()
+    events = list(read_run(tmp_path / "run", notes=[]))
+    (left_out,) = [e for e in events if isinstance(e, Decision) and e.what == "exclude"]
+    assert "as a probe of the links says before the first exchange" in left_out.reason
+    assert left_out.numbers["step"] == 0
+    assert left_out.numbers["with_s"] > 1.0
+    steps = [e for e in events if isinstance(e, StepDone)]
+    assert len(steps) == 20, "one worker made them all"
+    assert sum(e.exchange_s for e in steps) < 0.5
+    logs = [(tmp_path / "run" / "workers" / f"{worker}.log").read_text() for worker in (0, 1)]
+    assert logs[0].splitlines()[-1] == logs[1].splitlines()[-1], "the spare ends with its state"
 
 
 def test_nothing_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from gangline.simulation.scenario import SimulatedNode
 from gangline.spec.faults import FaultPlan
 from gangline.spec.sync import parse_sync
 
-MODES = ("none", "percentage(0.5)", "percentage(0.1)", "local(8)", "flexible")
+MODES = ("none", "percentage(0.5)", "percentage(0.1)", "local(8)", "local(8, strict)", "flexible")
 
 
 def two_sites(*, speed=1.0, noise=0.02, bytes_per_s=5e6, spells=(), **fields):

@@ -45,9 +45,23 @@ def test_nobody_waits_for_a_slower_team_within_an_epoch(mode):
 
 
 def test_teams_wait_for_each_other_when_they_stop_to_be_merged():
-    _, events = run_teams(two_sites(speed=0.1, bytes_per_s=1e5), "local(4)", samples=4000, epochs=1)
+    _, events = run_teams(
+        two_sites(speed=0.1, bytes_per_s=1e5), "local(4, strict)", samples=4000, epochs=1
+    )
     assert not rounds(events)
     assert max(pauses_of(events, 0)) > 1.0
+
+
+def test_teams_go_on_beside_a_merge_of_every_so_many_steps():
+    _, strict = run_teams(two_sites(bytes_per_s=1e6), "local(8, strict)", samples=8000, epochs=1)
+    _, beside = run_teams(two_sites(bytes_per_s=1e6), "local(8)", samples=8000, epochs=1)
+    merged, stopped = rounds(beside), rounds(strict, is_whole=True)
+    assert len(merged) >= len(stopped) - 2, "as many merges"
+    assert beside[-1].t < 0.95 * strict[-1].t, "nobody waits for them"
+    steps = [e for e in beside if isinstance(e, StepDone) and e.team == 0 and e.worker == 0]
+    ends = {step.stop: number for number, step in enumerate(steps, 1)}
+    copied = [ends[one.offsets["0"]] for one in merged]
+    assert copied[:4] == [8, 16, 24, 32], "each after eight steps"
 
 
 def test_all_teams_begin_an_epoch_together():

@@ -19,6 +19,7 @@ from gangline.control.inputs import PartChanged as PartChanged
 from gangline.control.inputs import ReturnAsked as ReturnAsked
 from gangline.control.inputs import SpareMeasured as SpareMeasured
 from gangline.control.inputs import StepMeasured as StepMeasured
+from gangline.control.inputs import StepWeighed as StepWeighed
 from gangline.control.inputs import StructureAsked as StructureAsked
 from gangline.control.inputs import WorkersJoined as WorkersJoined
 from gangline.control.inputs import WorkersLeft as WorkersLeft

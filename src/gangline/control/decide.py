@@ -19,6 +19,7 @@ from gangline.control.inputs import (
     ReturnAsked,
     SpareMeasured,
     StepMeasured,
+    StepWeighed,
     StructureAsked,
     WorkersJoined,
     WorkersLeft,
@@ -28,6 +29,7 @@ from gangline.control.members.membership import change_part, join, leave, lose
 from gangline.control.shares.measuring import note_metrics, note_step
 from gangline.control.stragglers.manager import note_spare
 from gangline.control.stragglers.ordered import ask_back, keep_out
+from gangline.control.stragglers.weighing import weigh
 from gangline.control.structure.structures import ask_structure, question_structure
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ def decide(
     match event:
         case StepMeasured():
             return question_structure(*note_step(state, event, now), event=event, now=now)
+        case StepWeighed():
+            return weigh(state, event.expected, now)
         case SpareMeasured():
             return note_spare(state, event, now)
         case ExclusionAsked():

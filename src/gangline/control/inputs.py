@@ -66,6 +66,13 @@ class StepMeasured(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """How much later than the first worker's report each one's arrived; None: it was not noted."""
 
 
+class StepWeighed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """All members have computed one of their first steps, and are about to exchange it."""
+
+    expected: StepMeasured
+    """Its exchange is what a probe of the links says."""
+
+
 class SpareMeasured(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that was put out shows how fast it computes now."""
 
@@ -123,6 +130,7 @@ ControlEvent: TypeAlias = (
     | WorkersLost
     | WorkersLeft
     | StepMeasured
+    | StepWeighed
     | SpareMeasured
     | ExclusionAsked
     | ReturnAsked

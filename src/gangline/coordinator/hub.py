@@ -38,6 +38,7 @@ from gangline.protocol.messages import (
     Released,
     Shown,
     StateOffered,
+    Weighed,
 )
 from gangline.spec.errors import UsageError
 
@@ -175,6 +176,8 @@ class Hub:
                 return self._on_ready(worker, message)
             case Measured():
                 return self._steps.hear(worker, message)
+            case Weighed(expected=expected):
+                return self._steps.weigh(worker, expected)
             case Metrics():
                 self.mind.metrics.note(worker, message)
                 return []

@@ -107,6 +107,8 @@ class Mind:
         """Whether that group replaced a broken one."""
         self.tally = Tally(())
         """The reports of that group."""
+        self.weighed = Tally(())
+        """What its members say of their first steps before these are exchanged."""
         self._member_since: dict[int, int] = {}
         """The group from which on each present member has been in all."""
         self.metrics = OwnMetrics()
@@ -342,6 +344,7 @@ class Mind:
         }
         self._note_late()
         self.tally = Tally(view.members, reached=self._step)
+        self.weighed = Tally(view.members)
         now = self._clock()
         self.lookout.watch_over(self.lookout.watch.succeed(view.members, now), now)
 

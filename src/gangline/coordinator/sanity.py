@@ -40,6 +40,7 @@ from gangline.protocol.messages import (
     Shown,
     StateOffered,
     Told,
+    Weighed,
 )
 from gangline.spec.errors import UsageError
 
@@ -107,6 +108,8 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
             names = list(message.values)
             yield "values", len(names), len(names) <= MAX_LOGGED
             yield "values", names, all(len(name) <= MAX_LOGGED_NAME for name in names)
+        case Weighed(expected=expected):
+            yield from _fields(expected)
         case Shown(slowdown=slowdown):
             yield "slowdown", slowdown, 0 < slowdown < 1e9
         case StateOffered(step=step, spares=spares):

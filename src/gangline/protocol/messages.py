@@ -109,6 +109,13 @@ class Noted(Message, frozen=True, kw_only=True, tag="noted"):
     """The view of the step; -1: they were logged between steps."""
 
 
+class Weighed(Message, frozen=True, kw_only=True, tag="weighed"):
+    """What one of the first steps has cost this worker before it is exchanged, and will cost then."""
+
+    expected: Measured
+    """Its exchange is what a probe of the links says."""
+
+
 class Shown(Message, frozen=True, kw_only=True, tag="shown"):
     """What a worker that waits outside of the view shows: how fast it computes now."""
 
@@ -514,6 +521,7 @@ FromWorker = (
     | Ready
     | Measured
     | Noted
+    | Weighed
     | Shown
     | StateOffered
     | Metrics

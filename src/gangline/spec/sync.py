@@ -4,7 +4,8 @@
     full                       every step sums the gradients of all workers: exact (the default)
     none                       groups train apart, and are averaged at the end of each epoch
     percentage(0.25)           groups are averaged after every fourth global batch, in the background
-    local(16)                  groups stop after 16 steps each, and are averaged
+    local(16)                  groups are averaged after 16 steps each, beside the next 16
+    local(16, strict)          they stop after 16 steps each until they are averaged
     local(16, nesterov)        the same, with an outer optimizer (Nesterov momentum, as in DiLoCo)
     flexible                   how often is found from what exchanging costs, while the job runs
     auto                       full or flexible, by the measured cost of a global exchange
@@ -35,6 +36,7 @@ AVERAGE = "average"
 NESTEROV = "nesterov"
 OUTER = (AVERAGE, NESTEROV)
 """What is done with the mean of the groups: taken, or followed with momentum."""
+STRICT = "strict"
 
 _STACKED = (NONE, PERCENTAGE, FLEXIBLE)
 """What the levels can be where several of them are relaxed: those whose teams never stop."""
@@ -55,6 +57,8 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
     """`local`: steps of a group between two exchanges."""
     outer: str = AVERAGE
     """`local`: the outer optimizer."""
+    is_strict: bool = False
+    """`local`: groups stand still while they are averaged."""
     levels: int = 1
     """How many levels, from the leaves up, sum their gradients in every step."""
     within: tuple[Sync, ...] = ()
@@ -92,6 +96,11 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
         """Whether there are groups that train at their own pace."""
         return self.kind not in (FULL, AUTO)
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether groups go on while they are averaged after so many steps."""
+        return self.kind == LOCAL and not self.is_strict
+
     def __str__(self) -> str:
         below = "full/" * (self.levels - 1) + "".join(f"{one}/" for one in self.within)
         match self.kind:
@@ -99,7 +108,8 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
                 return f"{below}percentage({self.rate!r})"
             case "local":
                 outer = "" if self.outer == AVERAGE else f", {self.outer}"
-                return f"{below}local({self.steps}{outer})"
+                strict = f", {STRICT}" if self.is_strict else ""
+                return f"{below}local({self.steps}{outer}{strict})"
             case _:
                 return f"{below}{self.kind}"
 
@@ -140,6 +150,9 @@ def _sync_of(text: str, kind: str, arguments: list[str], *, levels: int) -> Sync
                 value = float(rate)
                 is_all = value == 1
                 return Sync(kind=FULL if is_all else PERCENTAGE, rate=value, levels=levels)
+            case ("local", [steps, *outer, "strict"]) if len(outer) <= 1:
+                found = Sync(kind=LOCAL, steps=int(steps), is_strict=True, levels=levels)
+                return msgspec.structs.replace(found, outer=outer[0]) if outer else found
             case ("local", [steps]):
                 return Sync(kind=LOCAL, steps=int(steps), levels=levels)
             case ("local", [steps, outer]):

@@ -112,7 +112,7 @@ def prepare(
     - `resume`: go on from the newest good checkpoint in that folder, if there is one (default: what
       `gangline run --resume` says).
     - `sync`: how tightly groups of workers are held together: "full" (the default, exact), "none",
-      "percentage(0.25)", "local(16)", "local(16, nesterov)" or "flexible". Default: what
+      "percentage(0.25)", "local(16)", "local(16, strict)" or "flexible". Default: what
       `gangline run --sync` says.
     - `non_finite`: what to do where a worker's gradient is infinite, not a number, or out of all
       proportion: "keep" sums it, as one process would (and a GradScaler expects); "evict" ends that

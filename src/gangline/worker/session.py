@@ -63,6 +63,8 @@ class Session:
     """Before the first view: how often the founders had to gather again."""
     timeout_s: float = 0.0
     """How long others may take to come."""
+    exchange_s: float = 0.0
+    """How long exchanging the gradients will take, by a probe of the founders; 0: there was none."""
     utilisation: UtilisationThread | None = None
     """Looks how busy the process is, where there is a log to write that to."""
 

@@ -15,6 +15,7 @@ from gangline.control import (
     Say,
     SpareMeasured,
     StepMeasured,
+    StepWeighed,
     TakeBack,
     WorkersJoined,
     WorkersLeft,
@@ -219,6 +220,79 @@ def test_a_network_that_makes_steps_several_times_as_long_is_noticed_in_the_firs
     run.measure(5)
     assert run.state.members == (0,)
     assert run.said("exclude")[0].numbers["step"] <= 4
+
+
+def weighed(run, exchange_s, *, step=0, compute_s=(0.2, 0.3, 0.5)):
+    """Each member of the run has computed a step, and a probe says how long the exchange will take."""
+    count = len(run.state.members)
+    expected = StepMeasured(
+        step=step,
+        view=run.state.view.number,
+        workers=run.state.members,
+        samples=np.array(run.state.view.shares),
+        compute_s=np.array(compute_s[:count]),
+        exchange_s=exchange_s,
+    )
+    return run.send(StepWeighed(expected=expected))
+
+
+def test_a_slow_network_is_seen_before_the_first_exchange():
+    run = Run(count=3)
+    weighed(run, 20.0, compute_s=(9.0, 0.3, 0.5))
+    assert run.state.members == (0, 1, 2), "a first step may take long: it is computed once more"
+    again = run.of_kind(PublishView)[-1]
+    assert again.is_recovery
+    assert "by a probe of the links a step takes 12" in again.view.reason
+    weighed(run, 20.0, compute_s=(0.2, 0.3, 0.5))
+    assert run.state.members == (0,)
+    decision, _ = run.said("exclude")
+    assert decision.numbers["step"] == 0
+    assert decision.numbers["with_s"] == pytest.approx(20.0, rel=0.05)
+    assert "as a probe of the links says before the first exchange" in decision.reason
+    assert {one.trouble for one in run.state.oversight.spares} == {"exchange"}
+    run.show(1, 1.0, times=20)
+    assert run.of_kind(TakeBack) == [], "it is not asked back at once"
+
+
+def test_who_is_seen_by_the_second_step_is_left_out_at_once():
+    run = Run(count=3)
+    weighed(run, 20.0, compute_s=(9.0, 12.0, 11.0))
+    assert len(run.of_kind(PublishView)) == 1, "the first step was as long as its exchange"
+    weighed(run, 20.0, step=1)
+    assert run.state.members == (0,)
+
+
+def test_what_is_not_evident_is_left_to_measured_steps():
+    run = Run(count=3)
+    for step in (0, 1):
+        weighed(run, 1.0, step=step)
+    assert run.state.members == (0, 1, 2)
+    assert len(run.of_kind(PublishView)) == 1
+
+
+@pytest.mark.parametrize("options", [{"may_exclude": False}, {"allocation": "equal"}])
+def test_a_probe_leaves_nobody_out_who_may_not_be(options):
+    run = Run(count=3, **options)
+    for _ in range(2):
+        weighed(run, 20.0)
+    assert run.state.members == (0, 1, 2)
+    assert len(run.of_kind(PublishView)) == 1
+
+
+def test_a_probe_says_nothing_of_another_view_or_without_all_members():
+    run = Run(count=3)
+    weighed(run, 20.0, compute_s=(0.2, np.nan, 0.5))
+    weighed(run, 20.0, compute_s=(0.2, 0.0, 0.5))
+    expected = StepMeasured(
+        step=0,
+        view=7,
+        workers=(0, 1, 2),
+        samples=np.array([22, 21, 21]),
+        compute_s=np.full(3, 0.2),
+        exchange_s=20.0,
+    )
+    run.send(StepWeighed(expected=expected))
+    assert len(run.of_kind(PublishView)) == 1
 
 
 def test_a_slow_worker_is_watched_for_longer_than_a_slow_network():

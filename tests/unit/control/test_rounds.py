@@ -55,12 +55,26 @@ def test_a_percentage_counts_the_samples_of_all_teams(rate: float, batches: int)
     assert not rounds.is_due(1e9), "counting begins anew"
 
 
-@pytest.mark.parametrize("mode", ["none", "local(3)"])
+def test_local_opens_a_round_a_step_before_the_copies_are_taken() -> None:
+    rounds = clock("local(3)")
+    rounds.add_samples(2 * BATCH - 1)
+    assert not rounds.is_due(1e9)
+    rounds.add_samples(1)
+    assert rounds.is_due(100.0)
+    rounds.begin(100.0)
+    assert not rounds.is_due(1e9), "counting begins anew"
+    every = clock("local(1)")
+    assert not every.is_due(1e9), "nobody has made a step"
+    every.add_samples(1)
+    assert every.is_due(100.0)
+
+
+@pytest.mark.parametrize("mode", ["none", "local(3, strict)"])
 def test_none_and_local_open_no_round_in_the_background(mode: str) -> None:
     rounds = clock(mode)
     rounds.add_samples(1000 * BATCH)
     assert not rounds.is_due(1e9)
-    assert rounds.stops_teams == (mode == "local(3)")
+    assert rounds.stops_teams == (mode == "local(3, strict)")
 
 
 def test_flexible_begins_with_the_first_batch_and_waits_for_new_samples() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from federations import LENGTH, PAIRS, TeamRoom, founded, lose_worker, through_epoch
 
@@ -11,6 +12,7 @@ from gangline.protocol.messages import (
     Heard,
     LeaseAsked,
     LeaseGranted,
+    Measured,
     Reached,
     Refused,
     RoundClosed,
@@ -239,7 +241,7 @@ def test_a_team_cannot_make_the_steps_jump() -> None:
 
 
 def test_teams_that_stop_are_merged_and_go_on_in_the_same_epoch() -> None:
-    room = founded(sync="local(2)")
+    room = founded(sync="local(2, strict)")
     for worker in (0, 1):
         room.lease(worker, 0)
     room.reach(0, 12, step=2, is_end=False)
@@ -254,7 +256,7 @@ def test_teams_that_stop_are_merged_and_go_on_in_the_same_epoch() -> None:
 
 
 def test_a_team_at_its_end_waits_while_another_goes_on() -> None:
-    room = founded(sync="local(2)")
+    room = founded(sync="local(2, strict)")
     for worker in (0, 1):
         room.lease(worker, 0)
     room.reach(0, 24, step=9)
@@ -265,6 +267,51 @@ def test_a_team_at_its_end_waits_while_another_goes_on() -> None:
     assert ended.reached is not None
     assert going_on.reached is None
     assert not room.has(0, EpochClosed)
+
+
+def test_a_team_that_goes_on_beside_its_merge_is_not_waited_for() -> None:
+    room = founded(sync="local(2)")
+    for worker in (0, 1):
+        room.lease(worker, 0)
+    before = Reached(epoch=0, offset=12, step=2, is_end=False, after=-1)
+    room.say(0, before)
+    opened = room.last(1, RoundOpened)
+    assert (opened.number, opened.is_whole) == (0, False)
+    assert all(team.reached is None for team in room.teams.active)
+    room.say(1, before)
+    assert room.last(1, RoundOpened) == opened, "it is in the round that is open"
+    for worker in (0, 1):
+        room.done(worker, 12)
+    assert room.last(0, RoundClosed).is_committed
+    assert all(team.reached is None for team in room.teams.active)
+
+
+def test_a_team_at_its_end_is_merged_with_others_that_wait_for_it() -> None:
+    room = founded(sync="local(50)")
+    for worker in (0, 1):
+        room.lease(worker, 0)
+    room.reach(0, 24, step=9)
+    room.reach(1, 12, step=2, is_end=False)
+    assert room.last(1, RoundOpened).is_whole, "nothing can be opened beside the end of an epoch"
+    for worker, offset in ((0, 24), (1, 12)):
+        room.done(worker, offset)
+    ended, going_on = room.teams.active
+    assert ended.reached is not None
+    assert going_on.reached is None
+
+
+def test_who_reports_a_step_waits_for_nobody() -> None:
+    room = founded(sync="local(2, strict)")
+    for worker in (0, 1):
+        room.lease(worker, 0)
+    room.reach(0, 12, step=2, is_end=False)
+    team = room.teams.team_of(0)
+    assert team is not None
+    report = Measured(step=1, view=0, samples=6, compute_s=0.1)
+    room.teams.note(team, report)
+    assert team.reached is not None, "that was the step before"
+    room.teams.note(team, msgspec.structs.replace(report, step=2))
+    assert team.reached is None
 
 
 def test_another_mode_is_told_with_the_next_round() -> None:
@@ -287,7 +334,7 @@ def test_the_structure_stays_while_teams_train() -> None:
 
 
 def test_who_says_again_that_it_waited_is_not_waited_for() -> None:
-    room = founded(sync="local(2)")
+    room = founded(sync="local(2, strict)")
     for worker in (0, 1):
         room.lease(worker, 0)
     waited = [Reached(epoch=0, offset=12, step=2, is_end=False) for _ in (0, 1)]

@@ -30,6 +30,7 @@ from gangline.protocol.messages import (
     Shown,
     StateOffered,
     ViewPublished,
+    Weighed,
 )
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import Fault
@@ -103,6 +104,23 @@ def test_who_is_put_out_is_told_at_once_and_not_taken_in_when_its_exchange_fails
     assert ward.view.members == (0, 1)
 
 
+def test_who_is_left_out_before_the_first_exchange_ends_with_the_final_state() -> None:
+    ward = Ward()
+    for _ in range(2):
+        view = ward.view
+        for worker in view.members:
+            expected = Measured(
+                step=0, view=view.number, samples=4, compute_s=0.1 + worker / 100, exchange_s=9.0
+            )
+            ward.say(worker, Weighed(expected=expected))
+    assert ward.view.members == (0,)
+    assert ward.last(2, ViewPublished).view.members == (0,)
+    late = Measured(step=0, view=0, samples=4, compute_s=0.1, exchange_s=9.0)
+    ward.say(1, Weighed(expected=late))
+    assert ward.view.members == (0,), "that was of another group"
+    assert all(ward.hub.mind.roster.has_trained(spare) for spare in (1, 2))
+
+
 def test_a_spare_joins_again_when_it_has_shown_that_it_is_fast() -> None:
     ward = excluded()
     ward.say(ILL, Failed(group=0, step=40, error="broken off"))
@@ -149,6 +167,7 @@ def test_what_is_shown_before_there_is_a_view_means_nothing() -> None:
         Shown(slowdown=float("nan")),
         Measured(step=0, view=0, samples=1, compute_s=1.0, hops=((-1, 1.0),)),
         Measured(step=0, view=0, samples=1, compute_s=1.0, hops=((1, float("inf")),)),
+        Weighed(expected=Measured(step=0, view=0, samples=1, compute_s=1.0, exchange_s=-1.0)),
     ],
 )
 def test_what_no_worker_can_mean_is_refused(message: Any) -> None:

@@ -207,6 +207,31 @@ def test_messages_that_everybody_gets_do_not_pay_among_many() -> None:
     assert choose(ELEMENTS, num_members=20, link=SLOW, candidates=top_k).compression.is_none
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_group_of_one_is_never_compressed(kind: str) -> None:
+    compression = Compression.parse(kind)
+    among = [Compression(), compression]
+    assert choose(ELEMENTS, num_members=1, link=SLOW, candidates=among).compression.is_none
+    for elements in (1, 100, ELEMENTS):
+        assert not is_shorter(compression, elements, num_members=1)
+
+
+@pytest.mark.parametrize("bits_per_s", [1e6, 1e8, 1e9, 1e10, 1e11])
+@pytest.mark.parametrize("latency_s", [1e-5, 1e-3, 0.05])
+def test_what_is_chosen_is_never_slower_than_sending_everything(
+    bits_per_s: float, latency_s: float
+) -> None:
+    link = LinkCost(latency_s=latency_s, s_per_byte=8 / bits_per_s)
+    for members in (2, 3, 4, 8, 50):
+        for elements in (10, 1000, ELEMENTS, 100 * ELEMENTS):
+            found = choose(elements, num_members=members, link=link)
+            dense_s = exchange_s(
+                Compression(), num_elements=elements, num_members=members, link=link
+            )
+            assert found.dense_s == dense_s
+            assert found.compression.is_none or found.exchange_s < 0.9 * dense_s
+
+
 def test_every_kind_has_a_cost() -> None:
     assert set(CODEC_COSTS) == set(KINDS)
     assert {one.kind for one in CANDIDATES} <= set(KINDS)

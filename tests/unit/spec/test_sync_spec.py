@@ -17,6 +17,8 @@ FORMS = {
     "auto": Sync(kind="auto"),
     "percentage(0.25)": Sync(kind="percentage", rate=0.25),
     "local(16)": Sync(kind="local", steps=16),
+    "local(16, strict)": Sync(kind="local", steps=16, is_strict=True),
+    "local(16, nesterov, strict)": Sync(kind="local", steps=16, outer=NESTEROV, is_strict=True),
     "local(16, nesterov)": Sync(kind="local", steps=16, outer=NESTEROV),
     "full/flexible": Sync(kind="flexible", levels=2),
     "full/full/local(4)": Sync(kind="local", steps=4, levels=3),
@@ -41,6 +43,7 @@ def test_every_form_is_read_and_shown_as_it_was_written(text: str, expected: Syn
         ("percentage( 0.5 )", "percentage(0.5)"),
         (" local(2,nesterov) ", "local(2, nesterov)"),
         ("local(2, average)", "local(2)"),
+        ("local(2, average, strict)", "local(2, strict)"),
         ("full / none", "full/none"),
         ("percentage(1)", "full"),
     ],
@@ -62,6 +65,7 @@ def test_other_ways_to_write_the_same(text: str, shown: str) -> None:
         kind=st.just("local"),
         steps=st.integers(1, 10**6),
         outer=st.sampled_from([AVERAGE, NESTEROV]),
+        is_strict=st.booleans(),
         levels=st.integers(1, 4),
     )
     | st.builds(Sync, kind=st.sampled_from(["full", "none", "flexible", "auto"]))
@@ -86,6 +90,11 @@ def test_what_is_shown_can_be_read(sync: Sync) -> None:
         ("local(0)", "local(0): a number of steps is at least 1"),
         ("local(1.5)", "invalid literal for int()"),
         ("local(4, adam)", "the outer optimizer 'adam' is not known; choose one of: average"),
+        ("local(4, strict, nesterov)", "sync 'local(4, strict, nesterov)' cannot be read"),
+        (
+            "local(4, adam, strict)",
+            "the outer optimizer 'adam' is not known; choose one of: average",
+        ),
         ("none(3)", "sync 'none(3)' cannot be read"),
         ("none/full", "what is full is below what is relaxed"),
         ("none/full/flexible", "the levels that are full come first"),

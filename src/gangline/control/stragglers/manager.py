@@ -15,7 +15,8 @@ excluding and taking back would: `exclusion_cost_s`. Whoever recovers before tha
 for, and whoever does not has cost at most twice what was unavoidable. Workers that have been like that
 all the time are not waited for: `QUICK_PATIENCE` steps that say the same are enough, where they have
 cost as much as a new group does. And where what they exchange makes steps several times as long,
-`EVIDENT_PATIENCE` steps are: over a slow network, each may take many seconds.
+`EVIDENT_PATIENCE` steps are: over a slow network, each may take many seconds. Where a probe of the
+links says the same before the first exchange, that is broken off (`weighing.py`).
 
 Each time the same worker is excluded, it stays out for twice as long at least.
 """
@@ -78,9 +79,7 @@ MAX_PAUSE_S, MAX_TRIAL_S = 600.0, 3600.0
 
 def climb(state: ControlState, step: int, now: float) -> tuple[ControlState, list[Command], bool]:
     """The next rung for whoever holds the others up; the last value: whether it was excluded."""
-    if state.options.allocation != "balanced" or not state.options.may_exclude:
-        return state, [], False
-    if len(state.members) < 2 or state.steps_in_view < 2:
+    if not may_exclude(state) or state.steps_in_view < 2:
         return state, [], False  # nothing is known of this cut yet: the accounts stay as they are
     found = _find_surplus(state)
     state = _count(state, found)
@@ -88,7 +87,13 @@ def climb(state: ControlState, step: int, now: float) -> tuple[ControlState, lis
         return state, [], False
     if state.options.whole is not None and not _is_lowered(state, found):
         return *_lower_rate(state, found, step, now), False
-    return *_exclude(state, found, step, now), True
+    return *exclude(state, found, step, now), True
+
+
+def may_exclude(state: ControlState) -> bool:
+    """Whether somebody may be left out, and somebody would be there to go on."""
+    is_asked = state.options.allocation == "balanced" and state.options.may_exclude
+    return is_asked and len(state.members) > 1
 
 
 def note_spare(
@@ -105,6 +110,7 @@ def note_spare(
     prospect = of_spare(state, spare)
     is_costly = spare.trouble == EXCHANGE
     is_good = prospect.return_gain > (EXCLUSION_GAIN if is_costly else -state.options.minimum_gain)
+    is_good &= bool(state.speeds.observed.all())  # else it is compared with nothing
     spare = msgspec.structs.replace(spare, num_good=spare.num_good + 1 if is_good else 0)
     out_s = now - spare.since_s
     is_shown = spare.num_good >= GOOD_SHOWINGS and spare.trouble != LINK
@@ -200,7 +206,7 @@ def _lower_rate(
     return state, [Say(decision=decision), LowerRate(worker=workers[0], team=whole.team)]
 
 
-def _exclude(
+def exclude(
     state: ControlState, found: Selection, step: int, now: float
 ) -> tuple[ControlState, list[Command]]:
     """A view without these members, which holds at once: nobody waits for their present step."""

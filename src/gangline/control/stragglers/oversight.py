@@ -109,6 +109,8 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """How often each worker was put out."""
     trials: Mapping[int, float] = NEVER
     """After how long each was to be tried, the last time."""
+    has_weighed: bool = False
+    """Whether a first step was looked at before it was exchanged."""
     has_hinted: bool = False
     """Whether people were told what would be better."""
     lowered: frozenset[int] = frozenset()

@@ -50,10 +50,14 @@ def why_excluded(state: ControlState, found: Selection, rank: int) -> str:
         )
     more = len(found.leaving) - 1
     without_whom = f"it and {more} more" if more else "it"
+    known = (
+        f"and this has cost {oversight.lost_s[rank]:.1f} s in {oversight.lost_steps[rank]} steps"
+        if oversight.lost_steps[rank]
+        else "as a probe of the links says before the first exchange"
+    )
     return (
         f"{cause}; without {without_whom} a step takes {prospect.without_s:.4g} s instead of "
-        f"{prospect.with_s:.4g} s, {prospect.exclusion_gain:.0%} less, and this has cost "
-        f"{oversight.lost_s[rank]:.1f} s in {oversight.lost_steps[rank]} steps"
+        f"{prospect.with_s:.4g} s, {prospect.exclusion_gain:.0%} less, {known}"
     )
 
 

@@ -100,12 +100,16 @@ class RoundClock:
             case kind if kind == FLEXIBLE:
                 is_new = self._samples >= self.global_batch
                 return is_new and now - self._opened_s >= self.interval_s
+            case kind if self.sync.overlaps:
+                # A step before the teams take their copies: they are not to wait for this.
+                before = (self.sync.steps - 1) * self.global_batch
+                return self._samples >= max(before, 1)
             case _:
                 return False
 
     @property
     def stops_teams(self) -> bool:
-        """Whether teams stop by themselves to be merged."""
+        """Whether teams wait for each other after so many steps of their own."""
         return self.sync.kind == LOCAL
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gangline.control import StepWeighed
 from gangline.coordinator.sanity import check_report
 from gangline.spec.event import Decision
 
@@ -43,6 +44,21 @@ class StepReports:
             exchange_s=report.exchange_s,
         )
         return self._note(mind.tally.add(worker, report, self._clock()))
+
+    def weigh(self, worker: int, expected: Measured) -> list[Outgoing]:
+        """A worker says what it expects of a step that is not exchanged yet."""
+        mind, view = self._mind, self._mind.view
+        if view is None or expected.view != view.number or not mind.is_under_way:
+            return []
+        # Who is left out before its first exchange has a part in the job, and gets its final state.
+        mind.roster.workers.note(
+            worker,
+            step=expected.step,
+            samples=expected.samples,
+            compute_s=expected.compute_s,
+        )
+        complete = mind.weighed.add(worker, expected, self._clock())
+        return [out for one in complete for out in mind.decide(StepWeighed(expected=one))]
 
     def takes(self, bunch: Bunch) -> bool:
         """Whether the reports of many come to the same at once as one after the other."""

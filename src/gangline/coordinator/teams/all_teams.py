@@ -192,6 +192,9 @@ class Teams:
 
     def note(self, team: Team, report: Measured) -> list[Outgoing]:
         """A member made a step."""
+        place = team.reached
+        if place is not None and not place.is_end and report.step >= place.step:
+            team.reached = None  # it waits no more: what said so had come twice
         for scope in self._merges.of(team.number):
             scope.clock.add_samples(report.samples)
         return self._open_if_due() + self._divide()
@@ -303,8 +306,15 @@ class Teams:
         # Who has not heard that it was merged says again where it waits, when its line is back.
         is_old = reached.epoch < book.epoch or reached.after < self._last_whole
         is_old |= self._is_over(team, reached)
-        if not is_old:
+        outgoing = [] if is_old or reached.is_end else self._open_beside(team)
+        if not (is_old or self._merges.is_awaited_by(team.number, reached)):
             team.reached = reached
+        return outgoing + self._open_if_due()
+
+    def _open_beside(self, team: Team) -> list[Outgoing]:
+        """A team has come to the step at which it takes its copy, and goes on: opens that round."""
+        for scope in self._merges.of(team.number):
+            scope.is_wanted |= scope.clock.sync.overlaps
         return self._open_if_due()
 
     def _is_over(self, team: Team, reached: Reached) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gangline.coordinator.kept.records import Merged
     from gangline.coordinator.teams.team import Team
-    from gangline.protocol.messages import Hello
+    from gangline.protocol.messages import Hello, Reached
     from gangline.spec.sync import Sync
 
 
@@ -136,6 +136,17 @@ class Merges:
         rounds = [scope.round for scope in self.scopes if scope.round is not None]
         return any(team in one.teams and team not in one.reports for one in rounds)
 
+    def is_awaited_by(self, team: int, reached: Reached) -> bool:
+        """Whether a round in the background is open that this team goes on with, and has not begun."""
+        return not reached.is_end and any(
+            scope.clock.sync.overlaps
+            and scope.round is not None
+            and not scope.round.is_whole
+            and team in scope.round.teams
+            and scope.round.number > reached.after
+            for scope in self.scopes
+        )
+
     def find_due(self, teams: Sequence[Team], now: float) -> list[Scope]:
         """Where a round in the background is to be opened now: higher levels go first."""
         due: list[Scope] = []
@@ -153,7 +164,7 @@ class Merges:
 
     @property
     def has_stops(self) -> bool:
-        """Whether teams stop by themselves, after so many steps, to be merged."""
+        """Whether teams wait for each other after so many steps of their own."""
         return any(scope.clock.stops_teams for scope in self.scopes)
 
     def set_rates(self, sync: Sync) -> None:

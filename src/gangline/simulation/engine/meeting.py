@@ -2,15 +2,17 @@
 """A simulated team's meetings with the others: the stages of a merge, each at the end of a step.
 
 - begin: the team's copy is taken, and its leader exchanges it.
-- share: the leaders have gone round, and the team is given the mean.
+- share: the leaders have gone round, and the team is given the mean, beside its training.
 - tell: the coordinator is told that the team has it.
 - end: the team takes it, or drops it where another team was lost meanwhile.
 
 At the end of an epoch, and where teams stop to be merged, a team waits and goes through them at once.
+In `local(K)` it begins one after K steps, and waits for its end after K more.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -51,11 +53,15 @@ class Meetings:
         if self._crew.view.whole is None:
             return ""  # there are no other teams
         if merge is None:
-            return "" if self._find_news() is None else "begin"
+            sync = self._progress.sync
+            is_due = not sync.overlaps or self._progress.steps + 1 >= sync.steps
+            return "" if not is_due or self._find_news() is None else "begin"
         if self._newest_closed >= merge.opened.number:
             return "end"
-        if merge.is_held:
+        if merge.held_s <= self._field.now:
             return "" if merge.is_told or self._took_s(merge) is None else "tell"
+        if merge.held_s < math.inf:
+            return ""  # it is on its way
         return "" if self._took_s(merge) is None else "share"
 
     @property
@@ -87,7 +93,7 @@ class Meetings:
                 news = self._find_news()
                 return 0.0 if news is None else self._begin(news)
             case "share" if merge is not None:
-                return self._share(merge)
+                return self._share(merge, is_beside=self._crew.view.structure is None)
             case "tell" if merge is not None:
                 self._tell(merge)
             case "end" if merge is not None:
@@ -99,6 +105,8 @@ class Meetings:
         progress, busy_s = self._progress, self._field.scenario.merge_s / 2
         progress.merge = merge = Merge(opened, progress.position.start, busy_s)
         progress.last_round = opened.number
+        if progress.sync.overlaps and not opened.is_whole:
+            progress.steps = 0
 
         def bring() -> None:
             leader = self._leader_in(opened)
@@ -109,17 +117,18 @@ class Meetings:
         self._field.later(busy_s, bring)
         return busy_s
 
-    def _share(self, merge: Merge) -> float:
-        """The leader's mean becomes the team's; what that takes."""
+    def _share(self, merge: Merge, *, is_beside: bool) -> float:
+        """The leader's mean becomes the team's; what that takes from its computing."""
         field = self._field
         num_bytes = bytes_of(merge.opened, field.scenario)
         spread_s = field.network.spread_s(
             self._crew.costs.rows.tolist(), field.now, num_bytes=num_bytes
         )
-        took_s = field.scenario.merge_s / 2 + spread_s
-        merge.is_held = True
-        merge.busy_s += took_s
-        return took_s
+        taking_s = field.scenario.merge_s / 2
+        merge.held_s = field.now + taking_s + spread_s
+        busy_s = taking_s if is_beside else taking_s + spread_s
+        merge.busy_s += busy_s
+        return busy_s
 
     def _tell(self, merge: Merge) -> None:
         leader, took_s = self._leader_in(merge.opened), self._took_s(merge)
@@ -170,7 +179,7 @@ class Meetings:
         if hung_until > field.now:
             field.clock.schedule(hung_until, self.look)
             return
-        closed = self._find_closed()
+        closed, progress = self._find_closed(), self._progress
         opened = crew.members[0].inbox.next_opening(self._progress.last_round)
         if self._progress.merge is not None:
             self._push(self._progress.merge)
@@ -178,8 +187,17 @@ class Meetings:
             self._close(closed)
         else:
             self._reach()  # also where a round is open already: this may be a new group of the team
-            if self._find_news() is not None:
-                self.advance("begin")
+            news = self._find_news()
+            busy_s = 0.0 if news is None else self._begin(news)
+            is_beside = progress.sync.overlaps and not self._is_end
+            if news is not None and is_beside and not news.is_whole:
+                self._busy_until = field.now + busy_s
+                field.later(busy_s, self._go_on_beside)
+
+    def _go_on_beside(self) -> None:
+        """The copy is taken, and the team goes on while it is merged."""
+        if not self._crew.is_broken and self._waits_since is not None:
+            self._resume()
 
     def _push(self, merge: Merge) -> None:
         """Everybody in the team waits for this round."""
@@ -187,7 +205,7 @@ class Meetings:
         if stage == "share" and not all(one.life.is_alive for one in self._crew.members):
             self._crew.parting.fail()
         elif stage == "share":
-            self._busy_until = self._field.now + self._share(merge)
+            self._busy_until = self._field.now + self._share(merge, is_beside=False)
             self._field.clock.schedule(self._busy_until, self.look)
         elif stage == "tell":
             self._tell(merge)
@@ -197,6 +215,8 @@ class Meetings:
                 self._resume()
             else:
                 self.look()
+        elif self._field.now < merge.held_s < math.inf:
+            self._field.clock.schedule(merge.held_s, self.look)
 
     def _reach(self) -> None:
         if self._is_reached:

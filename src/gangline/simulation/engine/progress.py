@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,8 @@ class Merge:
     """How many samples of the epoch the team had used when its copy was taken."""
     busy_s: float
     """How long it has kept the team from computing."""
-    is_held: bool = False
-    """Whether all members have the mean."""
+    held_s: float = math.inf
+    """When all members have the mean."""
     is_told: bool = False
 
 

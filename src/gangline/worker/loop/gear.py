@@ -19,6 +19,7 @@ from gangline.worker.samples.order import Company
 from gangline.worker.sync.mode import Mode
 from gangline.worker.telling.logbook import LogBook
 from gangline.worker.telling.stepclock import StepClock
+from gangline.worker.telling.weighing import Weighing
 
 if TYPE_CHECKING:
     from gangline.emulation.pacing import Pacer
@@ -54,6 +55,7 @@ class Gear:
     pacer: Pacer | None
     probe: MetricsProbe | None
     logbook: LogBook
+    weighing: Weighing
 
     @property
     def handout(self) -> Handout | None:
@@ -130,4 +132,5 @@ def equip(
         pacer=instruments.pacer,
         probe=instruments.probe,
         logbook=LogBook(session),
+        weighing=Weighing(session),
     )

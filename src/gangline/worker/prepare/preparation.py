@@ -49,6 +49,7 @@ from gangline.worker.prepare.refusals import (
     why_in_step,
 )
 from gangline.worker.prepare.selfprobe import ProbeSchedule, tell_workload
+from gangline.worker.prepare.weighing import LEAST_BYTES, expect_exchange_s
 from gangline.worker.samples.drawn_batches import DrawnBatches
 from gangline.worker.samples.loader import ShareLoader, ShareSampler, rebuild
 from gangline.worker.samples.loader_order import (
@@ -442,6 +443,7 @@ def _become_founder(
         copy_tensors(group, [*tensors, *buffers])
         copy_state(group, [*prepared.optimizers, *prepared.stateful])
         group.broadcast(agreed, 0)
+        session.exchange_s = _probe_links(group, session, request)
         return start
 
     start = session.communicator.call(shake_hands)
@@ -482,6 +484,20 @@ def _tell_start(session: Session, start: Start | None) -> None:
             numbers={"step": position.step, "epoch": position.epoch, "start": position.start},
         )
     )
+
+
+def _probe_links(group: Group, session: Session, request: Request) -> float:
+    """How long the founders will exchange; 0 where that is short, or nobody would be left out.
+
+    What decides this is the same on all of them.
+    """
+    config, num_bytes = session.place.config, _gradient_bytes(request.prepared.models)
+    is_near = group.size == 1 or group.transport == "wire (shared memory)"
+    is_settled = config.manager.everybody or request.allocation != "balanced"
+    is_other = request.prepared.sync.is_relaxed or bool(config.exchange.compress)
+    if is_near or is_settled or is_other or num_bytes < LEAST_BYTES:
+        return 0.0
+    return expect_exchange_s(group, num_bytes)
 
 
 def _first_view(

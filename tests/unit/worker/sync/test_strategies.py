@@ -66,7 +66,7 @@ class Snapshot:
 class Team:
     """A team's work, which answers as the test says, or fails."""
 
-    def __init__(self, *args: Any, number: Any, is_parting: bool) -> None:
+    def __init__(self, *args: Any, view: Any, is_parting: bool) -> None:
         self.sync: Sync = args[2]
         self.is_parting = is_parting
         self.length = 0

@@ -102,7 +102,9 @@ class DeviceWay:
                 if flat.data_ptr() != tensor.data_ptr():
                     tensor.detach().copy_(flat.view(tensor.shape))
         except RuntimeError as error:
-            raise ExchangeError(f"the GPU failed in an exchange over its memory: {error}") from error
+            raise ExchangeError(
+                f"the GPU failed in an exchange over its memory: {error}"
+            ) from error
         self._shared.note_moved(tensor.nbytes, time.perf_counter() - started)
 
     def _all_reduce(self, flat: Tensor, header: Header | None) -> None:

@@ -50,7 +50,7 @@ class TeamMember:
             session,
             prepared,
             prepared.sync,
-            number=lambda: self.number,
+            view=lambda: views.newest,
             is_parting=is_parting,
         )
 

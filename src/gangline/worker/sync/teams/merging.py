@@ -6,10 +6,13 @@ step, because they agree on it in the header of their exchange:
 
 - opened: every member keeps a copy of its state; the team's leader exchanges it with the other leaders,
   in the background.
-- arrived: the leader has the mean, and gives it to its team.
+- arrived: the leader has the mean, and gives it to its team, in the background (`handover.py`).
 - held: every member has it, and the coordinator is told so.
 - closed: every team holds it. All take it: x += mean - copy, which keeps the progress made meanwhile.
   If a team was lost before, nobody takes it.
+
+In `local(K)` the copy is taken after K steps, and all of this happens beside the next K. A team that
+has made these waits for the end of the round.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -26,15 +30,17 @@ from gangline.protocol.messages import RoundDone, RoundFailed, RoundOpened
 from gangline.spec.event import Decision
 from gangline.spec.sync import NESTEROV
 from gangline.worker.gradients.agreement import RoundSection
-from gangline.worker.prepare.handshake import copy_value
 from gangline.worker.session import now
 from gangline.worker.sync.teams.burden import Burden
+from gangline.worker.sync.teams.handover import HandOver, hand_over, have_all
 from gangline.worker.sync.teams.leaders import Exchange, Leaders, distance
 from gangline.worker.sync.teams.replica import Copy, Replica
 
 if TYPE_CHECKING:
-    from gangline.collectives import Group
+    from collections.abc import Callable
+
     from gangline.spec.sync import Sync
+    from gangline.spec.view import View
     from gangline.worker.line.client import ControlClient
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
@@ -63,7 +69,8 @@ class Common(NamedTuple):
 class Merging:
     """The round that is under way, and what the last one left."""
 
-    def __init__(self, session: Session, prepared: Prepared) -> None:
+    def __init__(self, session: Session, prepared: Prepared, view: Callable[[], View]) -> None:
+        """`view` is what the members of the team agreed on last."""
         assert session.client is not None
         assert session.door is not None
         self._client: ControlClient = session.client
@@ -77,9 +84,13 @@ class Merging:
         self.ended = -1
         """The newest round that is over for this worker."""
         self.num_steps = 0
-        """How many steps the team has made since all teams waited for each other last."""
+        """How many steps the team has made since all teams waited for each other last; in `local(K)`
+        since its last copy."""
+        self._has_gone_on = False
+        """Whether steps were made since the copy was taken."""
         self._opened: RoundOpened | None = None
         self._exchange: Exchange | None = None
+        self._handing = HandOver(session, view)
         self._copy: Copy | None = None
         self._mean: Copy | None = None
         self._mark = (0, 0)
@@ -103,6 +114,8 @@ class Merging:
         post, opened = self._client.post, self._opened
         number = -1 if opened is None else opened.number
         has_mean = self._exchange is not None and self._exchange.result is not None
+        if self._mean is None:
+            self._mean = self._handing.result
         is_held = self._mean is not None
         return RoundSection(
             opened=post.newest_opened,
@@ -130,25 +143,29 @@ class Merging:
         opened = self._opened
         self._burden.add(step_s, is_calm=opened is None)
         self.num_steps += 1
+        self._has_gone_on = True
         if opened is None:
-            if least.opened > max(self._last, least.closed):
-                self.begin(least.opened, mark)
+            is_due = not sync.overlaps or self.num_steps >= sync.steps
+            if is_due and least.opened > max(self._last, least.closed):
+                self.begin(least.opened, mark, sync)
         elif least.closed >= opened.number:
             sync = self._end(sync)
         elif least.held >= opened.number:
             self._tell_held(opened)
         elif most.arrived >= opened.number:
-            self._share()
+            self._hand_over(opened)
         self._busy_s += time.perf_counter() - start_s
         return sync
 
-    def begin(self, number: int, mark: tuple[int, int]) -> None:
+    def begin(self, number: int, mark: tuple[int, int], sync: Sync) -> None:
         """Takes this team's copy; its leader begins to exchange."""
         self._last = number
         opened = self._client.post.opening(number)
         if opened is None:
             return  # so long ago that it is over
-        self._opened, self._mark = opened, mark
+        self._opened, self._mark, self._has_gone_on = opened, mark, False
+        if sync.overlaps and not opened.is_whole:
+            self.num_steps = 0
         self._copy = self._replica.copy(is_whole=opened.is_end)
         self._mean, self._is_told, self._busy_s = None, False, 0.0
         self._burden.begin()
@@ -160,7 +177,7 @@ class Merging:
             )
             self._exchange = Exchange(
                 lambda: leaders.exchange(opened, copy, reference, samples),
-                lambda error: self._client.send(RoundFailed(number=number, error=error[:1000])),
+                partial(self._fail, number),
             )
 
     @property
@@ -180,17 +197,29 @@ class Merging:
             self._leaders[level] = Leaders(self._door, run=run, worker=worker)
         return self._leaders[level]
 
-    def _share(self) -> None:
-        """The leader's mean becomes the team's."""
+    def _hand_over(self, opened: RoundOpened) -> None:
+        """The leader's mean becomes the team's, beside the training where that can be."""
+        if self._handing.is_begun:
+            return  # a member does not have it yet
+        if self._handing.is_possible:
+            self._handing.begin(opened.number, self._own_mean, partial(self._fail, opened.number))
+        else:
+            self._share()
+
+    @property
+    def _own_mean(self) -> Copy | None:
+        """The mean, where this worker has it: of the leaders' exchange, or from its leader."""
         mean = None if self._exchange is None else self._exchange.result
-        copy = self._mean if mean is None else mean.copy
-        own = None if copy is None else {"values": copy.values, "counters": list(copy.counters)}
+        return self._mean if mean is None else mean.copy
 
-        def copy_over(group: Group) -> Any:
-            return own if group.size == 1 else copy_value(group, own, root=0)
+    def _share(self) -> None:
+        """The leader's mean becomes the team's, while all wait for it."""
+        own = self._own_mean
+        self._mean = self._session.communicator.call(lambda group: hand_over(group, own))
 
-        found = self._session.communicator.call(copy_over)
-        self._mean = None if found is None else Copy(found["values"], tuple(found["counters"]))
+    def _fail(self, number: int, error: str) -> None:
+        """Something that is done beside the training has failed: the round counts nothing."""
+        self._client.send(RoundFailed(number=number, error=error[:1000]))
 
     def _tell_held(self, opened: RoundOpened) -> None:
         if self._is_told or self._exchange is None or self._exchange.result is None:
@@ -230,6 +259,7 @@ class Merging:
             leaders = self._leaders_at(self._opened.level)
             leaders.break_off(self._exchange)
             leaders.undo()
+        self._handing.end(is_committed=is_committed)
         if is_committed and self._opened.is_whole:
             self.num_steps = 0
         self.ended = self._opened.number
@@ -247,11 +277,11 @@ class Merging:
     def _apply(self, opened: RoundOpened, mean: Copy, sync: Sync) -> None:
         assert self._copy is not None
         shared = mean.values[: self._replica.num_shared]
-        if opened.is_whole and sync.outer == NESTEROV:
+        if sync.outer == NESTEROV and (opened.is_whole or sync.overlaps):
             mean = self._stepped(mean)
             shared = mean.values[: self._replica.num_shared]
         is_wrong = not self._copy.is_finite
-        if opened.is_whole or is_wrong:
+        if is_wrong or (opened.is_whole and not self._has_gone_on):
             self._replica.become(mean)
         else:
             self._replica.move(shared - self._copy.values[: len(shared)])
@@ -298,12 +328,22 @@ class Merging:
             exchange.wait(_LOOK_S)
             if post.newest_closed >= number:
                 self._leaders_at(opened.level).break_off(exchange)
-        self._share()
+        self._complete_hand_over(lambda: post.newest_closed >= number)
         if self._mean is not None:
             self._session.communicator.call(meet)
             self._tell_held(opened)
         self._client.wait_post(lambda: post.newest_closed >= number or None, "the end of a round")
         return self._end(sync)
+
+    def _complete_hand_over(self, is_over: Callable[[], bool]) -> None:
+        """All members have the leader's mean, or none has."""
+        if self._handing.is_begun:
+            self._handing.wait(is_over)
+            is_here = self._own_mean is not None or self._handing.result is not None
+            if self._session.communicator.call(lambda group: have_all(group, is_here)):
+                self._mean = self._own_mean or self._handing.result
+                return
+        self._share()
 
     def catch_up(self, number: int, sync: Sync) -> Sync:
         """Another member of the team has ended this round: so does this one, after the same step."""
@@ -337,6 +377,7 @@ class Merging:
             "common": {level: [[*mark], values] for level, (mark, values) in self._common.items()},
             "first": self._first.values,
             "momentum": self._momentum,
+            "is_trusted": self._handing.is_trusted,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -360,6 +401,7 @@ class Merging:
             if state["mean"] is not None:
                 values, counters = state["mean"]
                 self._mean = Copy(values, tuple(counters))
+        self._handing.is_trusted = state["is_trusted"]
         self._mark = tuple(state["mark"])
         self._first, self._momentum = Common((0, 0), state["first"]), state["momentum"]
         self._common = {
@@ -376,6 +418,7 @@ class Merging:
         """Takes no further part in the round that is under way."""
         if self._exchange is not None and self._opened is not None:
             self._leaders_at(self._opened.level).break_off(self._exchange)
+        self._handing.close()
         self._opened = self._exchange = self._copy = self._mean = None
 
     def close(self) -> None:

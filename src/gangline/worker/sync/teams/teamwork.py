@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from gangline.spec.position import Position
     from gangline.spec.sync import Sync
+    from gangline.spec.view import View
     from gangline.worker.gradients.agreement import RoundSection
     from gangline.worker.line.client import ControlClient
     from gangline.worker.prepare.prepared import Prepared
@@ -41,18 +42,18 @@ class Teamwork:
         prepared: Prepared,
         sync: Sync,
         *,
-        number: Callable[[], int],
+        view: Callable[[], View],
         is_parting: bool = False,
     ) -> None:
-        """`number` says which team this worker is in."""
+        """`view` is what the members of this worker's team agreed on last."""
         assert session.client is not None
-        self._number = number
+        self._view = view
         self.is_parting = is_parting
         """Whether this is all workers of a job that was one: they stop, and are made teams."""
         self.length = 0
         """Of the epoch in which they part."""
         self._client: ControlClient = session.client
-        self.merging = Merging(session, prepared)
+        self.merging = Merging(session, prepared, view)
         self.sync = sync
         self._epoch = -1
         self._order = TeamOrder()
@@ -109,7 +110,7 @@ class Teamwork:
         self.stop_if_due(position)
 
     def stop_if_due(self, position: Position) -> None:
-        """Waits for the other teams where the team has made so many steps."""
+        """Where the team has made so many steps: waits for the others, or for its last merge."""
         if self.sync.kind == LOCAL and self.merging.num_steps >= self.sync.steps:
             self.meet(position, is_end=False)
 
@@ -145,8 +146,9 @@ class Teamwork:
                 post.forget_lease(self._epoch, len(self._order))
                 return found
             assert isinstance(found, RoundOpened)
-            self.merging.begin(found.number, mark)
-            self.sync = self.merging.complete(self.sync)
+            self.merging.begin(found.number, mark, self.sync)
+            if is_end or found.is_whole or not self.sync.overlaps:
+                self.sync = self.merging.complete(self.sync)
             if not is_end and not self.merging.num_steps:
                 return None
 
@@ -158,7 +160,7 @@ class Teamwork:
         if closed is None or not is_end:
             return opened
         is_news = closed.round > self._last_closing and closed.epoch == epoch
-        is_news = is_news and self._number() in closed.teams
+        is_news = is_news and max(self._view().team, 0) in closed.teams
         # Others may be in the next epoch already, and have had a round opened there.
         is_first = opened is None or opened.number > closed.round
         return closed if is_news and is_first else opened

@@ -29,6 +29,8 @@ from gangline.worker.line.teampost import TeamPost
 from gangline.worker.sync.teams import teamwork
 from gangline.worker.sync.teams.teamwork import Teamwork
 
+VIEW = View(number=0, members=(0,), shares=(1,))
+
 
 class Line:
     """A line to a coordinator that answers as the test says."""
@@ -65,8 +67,10 @@ class Rounds:
         self.num_steps = 3
         self.begun: list[tuple[int, tuple[int, int]]] = []
 
-    def begin(self, number: int, mark: tuple[int, int]) -> None:
+    def begin(self, number: int, mark: tuple[int, int], sync: Sync) -> None:
         self.last = number
+        if sync.overlaps:
+            self.num_steps = 0
         self.begun.append((number, mark))
 
     def complete(self, sync: Sync) -> Sync:
@@ -101,8 +105,8 @@ def line() -> Line:
 @pytest.fixture
 def team(line: Line, monkeypatch: pytest.MonkeyPatch) -> Any:
     rounds = Rounds(line)
-    monkeypatch.setattr(teamwork, "Merging", lambda session, prepared: rounds)
-    return Teamwork(Session(line), None, parse_sync("local(2)"), number=lambda: 0)  # type: ignore[arg-type]
+    monkeypatch.setattr(teamwork, "Merging", lambda session, prepared, view: rounds)
+    return Teamwork(Session(line), None, parse_sync("local(2, strict)"), view=lambda: VIEW)  # type: ignore[arg-type]
 
 
 def at(epoch: int, start: int, step: int = 0) -> Position:
@@ -114,7 +118,7 @@ def opened(number: int, *, is_whole: bool) -> RoundOpened:
 
 
 def closed(number: int) -> RoundClosed:
-    return RoundClosed(number=number, is_committed=True, sync=parse_sync("local(2)"))
+    return RoundClosed(number=number, is_committed=True, sync=parse_sync("local(2, strict)"))
 
 
 def end_of(epoch: int, number: int, *, is_complete: bool = True) -> EpochClosed:
@@ -197,6 +201,17 @@ def test_a_team_stops_after_so_many_steps(team: Any, line: Line) -> None:
     for step in (1, 2, 3):
         team.after_step(None, None, at(0, 4 * step, step=step), step_s=0.1)
     assert [one.step for one in line.sent] == [2]
+
+
+def test_a_team_that_goes_on_beside_its_merge_waits_only_until_it_is_opened(
+    team: Any, line: Line
+) -> None:
+    team.sync = parse_sync("local(2)")
+    line.post.put(opened(5, is_whole=False))
+    team.after_step(None, None, at(0, 8, step=4), step_s=0.1)
+    assert team.merging.begun == [(5, (0, 8))]
+    assert team.merging.num_steps == 0
+    assert line.withdrawn == [Reached]
 
 
 def test_who_is_given_to_another_team_forgets_the_samples_of_its_own(team: Any, line: Line) -> None:
