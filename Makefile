@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-locked frontend browser lock demo test test-slow lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
+.PHONY: help setup setup-locked frontend browser lock demo test test-slow test-exporters lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,6 +69,17 @@ test: lint types contracts $(if $(IS_CI_ROOT),browser)  ## everything that CI ru
 
 test-slow: setup  ## the long proofs, and the further cases of tests
 	$(BIN)/pytest -m 'slow and not gpu'
+
+EXPORTERS := tensorboard wandb mlflow-skinny opentelemetry-sdk opentelemetry-exporter-otlp-proto-http \
+	prometheus_client perfetto
+
+test-exporters: setup .cache/exporters/.ready  ## the tests of exporters, with the tools that they export to
+	PYTHONPATH=.cache/exporters $(BIN)/pytest tests/unit/observe tests/unit/coordinator/server/test_prometheus.py
+
+.cache/exporters/.ready: pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(@D) \
+		-c constraints.txt $(EXPORTERS)
+	touch $@
 
 lint: setup
 	$(BIN)/ruff check .

@@ -55,6 +55,7 @@ def test_the_document_describes_every_route(server: CoordinatorServer) -> None:
     assert set(document["paths"]) == {
         "/openapi.json",
         "/api/status",
+        "/metrics",
         "/api/leave",
         "/api/replan",
         "/api/survey",

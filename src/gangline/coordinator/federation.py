@@ -194,6 +194,7 @@ class Federation:
             self._newest_ready[worker] = message
         if isinstance(message, Measured):
             self._auto.see_step(message.compute_s)
+            self._progress.samples += message.samples
         if isinstance(message, Noted):
             self._note(worker, message)
             return []
@@ -242,6 +243,7 @@ class Federation:
     def report_steps(self, bunch: Bunch) -> list[Outgoing]:
         """Many workers, of whom it `takes` the reports, report a step."""
         self._progress.hear_many(bunch, self._clock())
+        self._progress.samples += int(bunch.samples.sum())
         return self._root.report_steps(bunch)
 
     def _judged(self, stopped: Stopped) -> list[Outgoing]:
@@ -317,6 +319,7 @@ class Federation:
     def status(self) -> Status:
         """A snapshot for people."""
         found = self._status()
+        found.samples = self._progress.samples
         found.logged = self._noted.newest(self._numbers())
         return found
 

@@ -36,6 +36,8 @@ class Status(msgspec.Struct, kw_only=True):
     """The last step that all members reported."""
     decisions: list[str]
     """The latest reasons, newest last."""
+    samples: int = 0
+    """Samples of all steps that workers have reported, steps that were done again included."""
     logged: dict[str, float | None] = {}
     """What the scripts have logged: by name, the mean over all samples of the newest step."""
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`gangline run`: runs a script by several workers, alike or not, here or on other machines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from gangline.cli.output import JsonFlag, err, out, print_json, say
 from gangline.cli.pages import report_at_end
 from gangline.cli.run.configuring import configured
 from gangline.cli.run.end import end_document, print_end
+from gangline.cli.run.exporting import ToolFlags, exported
 from gangline.cli.run.flags import (
     ClusterFlags,
     ExchangeFlags,
@@ -31,6 +32,7 @@ from gangline.engines.supervision import Watcher
 from gangline.files.config import shown
 from gangline.launch import hosted, prepared
 from gangline.launch.program import find_program
+from gangline.observe.exporters import Target
 
 
 def register(app: typer.Typer) -> None:
@@ -58,6 +60,7 @@ def run(
     survival: SurvivalFlags,
     hosts: HostFlags,
     place: FolderFlags,
+    tools: ToolFlags,
     show_output: Annotated[
         bool,
         typer.Option(
@@ -78,6 +81,7 @@ def run(
     program = find_program(script, arguments, module, verb="run")
     config = configured(place.config, exchange, survival, hosts, place, cluster=cluster, tls=tls)
     hosts.check(cluster, has_hosts=config.hosts.file is not None)
+    targets = tools.targets()
     if place.dry_run:
         typer.echo(shown(config))
         return
@@ -87,6 +91,7 @@ def run(
                 found.job,
                 show_output=show_output,
                 is_quiet=quiet,
+                targets=targets,
                 as_json=as_json,
                 with_report=report,
                 make_engine=found.make_engine,
@@ -96,7 +101,14 @@ def run(
         scale_text = describe_scale(asked, scale=job.scale, cores=count_cores())
         if scale_text and not (as_json or quiet):
             say(scale_text)
-        launch(job, show_output=show_output, is_quiet=quiet, as_json=as_json, with_report=report)
+        launch(
+            job,
+            show_output=show_output,
+            is_quiet=quiet,
+            targets=targets,
+            as_json=as_json,
+            with_report=report,
+        )
 
 
 def _teller(as_json: bool) -> Callable[[str], None]:
@@ -110,6 +122,7 @@ def launch(
     show_output: bool,
     as_json: bool,
     is_quiet: bool = False,
+    targets: Sequence[Target] = (),
     greeting: Greeting = lambda: (),
     with_report: bool = False,
     make_engine: Callable[[Watcher], Engine] | None = None,
@@ -120,15 +133,19 @@ def launch(
     that was not well.
     """
     console = err() if as_json else out()
-    with ScreenWatcher(
-        job,
-        console,
-        show_progress=not (as_json or is_quiet),
-        show_output=show_output,
-        is_quiet=as_json or is_quiet,
-        greeting=greeting,
-    ) as screen:
+    with (
+        ScreenWatcher(
+            job,
+            console,
+            show_progress=not (as_json or is_quiet),
+            show_output=show_output,
+            is_quiet=as_json or is_quiet,
+            greeting=greeting,
+        ) as screen,
+        exported(job, targets) as ending,
+    ):
         result = run_job(job, watcher=screen, make_engine=make_engine)
+        ending.status = result.status
     if as_json:
         print_json(end_document(job, result, with_report=with_report))
     elif is_quiet and result.exit_code == 0:

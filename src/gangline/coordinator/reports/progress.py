@@ -25,6 +25,8 @@ class Progress:
         self._bunch_s = now
         self.finished: set[int] = set()
         """The members that have come to the end of their scripts."""
+        self.samples = 0
+        """Of all steps that were reported."""
 
     def hear(self, worker: int, now: float) -> None:
         """A worker gave a sign of life."""

@@ -28,6 +28,7 @@ from gangline.coordinator.inputs import (
 from gangline.coordinator.outgoing import OVER
 from gangline.coordinator.outputs import Admitted, Refusal, Send, Stumbled
 from gangline.coordinator.sanity import check_message
+from gangline.coordinator.server import prometheus
 from gangline.coordinator.server.events.door import EventsDoor
 from gangline.coordinator.server.events.streams import Streams
 from gangline.coordinator.server.limits import Bucket, Limits
@@ -101,6 +102,7 @@ class Desk:
         return [
             Route("/openapi.json", self.openapi),
             Route("/api/status", self.status),
+            Route("/metrics", self.metrics),
             Route("/api/leave", self.leave, methods=["POST"]),
             Route("/api/replan", self.replan, methods=["POST"]),
             Route("/api/sync", self.sync, methods=["POST"]),
@@ -127,6 +129,10 @@ class Desk:
     async def status(self, request: Request) -> Response:
         found = self._driver.coordinator.status()
         return Response(msgspec.json.encode(found), media_type="application/json")
+
+    async def metrics(self, request: Request) -> Response:
+        found = self._driver.coordinator.status()
+        return Response(prometheus.to_text(found), media_type=prometheus.CONTENT_TYPE)
 
     async def leave(self, request: Request) -> Response:
         """Somebody wants a worker to leave the job."""

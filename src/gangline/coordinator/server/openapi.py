@@ -74,6 +74,11 @@ def document() -> dict[str, Any]:
             "/api/status": {
                 "get": _operation("Who takes part, and how far.", role="observer", answer="Status")
             },
+            "/metrics": {
+                "get": _operation(
+                    "The same as metrics that Prometheus reads.", role="observer", is_text=True
+                )
+            },
             "/api/leave": {
                 "post": _operation(
                     "Asks a worker to leave.", role="operator", request="LeaveRequest"
@@ -181,12 +186,16 @@ def _operation(
     request: str | None = None,
     answer: str | None = None,
     is_list: bool = False,
+    is_text: bool = False,
 ) -> dict[str, Any]:
     answered: dict[str, Any] = {"type": "object"} if answer is None else _reference(answer)
     if is_list:
         answered = {"type": "array"}
+    media = "application/json"
+    if is_text:
+        media, answered = "text/plain", {"type": "string"}
     responses: dict[str, Any] = {
-        "200": {"description": "done", "content": {"application/json": {"schema": answered}}}
+        "200": {"description": "done", "content": {media: {"schema": answered}}}
     }
     for code, text in _REFUSALS.items():
         plain = {"text/plain": {"schema": {"type": "string"}}}

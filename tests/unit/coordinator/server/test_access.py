@@ -39,6 +39,7 @@ def server() -> Iterator[CoordinatorServer]:
     [
         ("GET", "/api/status", Role.OBSERVER),
         ("GET", "/openapi.json", Role.OBSERVER),
+        ("GET", "/metrics", Role.OBSERVER),
         ("POST", "/api/leave", Role.OPERATOR),
         ("POST", "/api/certificate", Role.WORKER),
         ("GET", "/api/invitations", Role.OPERATOR),
