@@ -38,6 +38,7 @@ BODIES = st.one_of(
     JSON.map(lambda value: json.dumps({"lasts_s": value, "uses": 1}).encode()),
 )
 NAMES = (
+    *("exclude", "pause", "checkpoint", "end", "dashboard/code"),
     *("leave", "replan", "survey", "sync", "certificate", "events", "reach", "status"),
     *("code", "code/files", "enter", "invitations", "invitations/withdraw"),
 )
@@ -60,6 +61,11 @@ def test_the_document_describes_every_route(server: CoordinatorServer) -> None:
         "/api/replan",
         "/api/survey",
         "/api/sync",
+        "/api/exclude",
+        "/api/pause",
+        "/api/checkpoint",
+        "/api/end",
+        "/api/dashboard/code",
         "/api/busy",
         "/api/certificate",
         "/api/events",

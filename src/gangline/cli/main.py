@@ -12,7 +12,16 @@ import typer
 
 import gangline
 from gangline.cli import cmd_compare, cmd_demo, cmd_doctor, cmd_plan, cmd_report, cmd_token, cmd_up
-from gangline.cli.live import cmd_chaos, cmd_leave, cmd_replan, cmd_set, cmd_status
+from gangline.cli.live import (
+    cmd_chaos,
+    cmd_dashboard,
+    cmd_leave,
+    cmd_orders,
+    cmd_replan,
+    cmd_set,
+    cmd_status,
+    cmd_top,
+)
 from gangline.cli.output import EXIT_USAGE, exit_code_of, print_error
 from gangline.cli.probe import cmd_probe
 from gangline.cli.run import cmd_join, cmd_run
@@ -59,8 +68,11 @@ for _verb in (
     cmd_join,
     cmd_token,
     cmd_leave,
+    cmd_orders,
     cmd_chaos,
     cmd_status,
+    cmd_top,
+    cmd_dashboard,
     cmd_replan,
     cmd_set,
     cmd_report,

@@ -13,8 +13,10 @@ from gangline.control.commands import Say as Say
 from gangline.control.commands import TakeBack as TakeBack
 from gangline.control.decide import decide as decide
 from gangline.control.inputs import ControlEvent as ControlEvent
+from gangline.control.inputs import ExclusionAsked as ExclusionAsked
 from gangline.control.inputs import MetricsMeasured as MetricsMeasured
 from gangline.control.inputs import PartChanged as PartChanged
+from gangline.control.inputs import ReturnAsked as ReturnAsked
 from gangline.control.inputs import SpareMeasured as SpareMeasured
 from gangline.control.inputs import StepMeasured as StepMeasured
 from gangline.control.inputs import StructureAsked as StructureAsked

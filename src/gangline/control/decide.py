@@ -13,8 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from gangline.control.inputs import (
+    ExclusionAsked,
     MetricsMeasured,
     PartChanged,
+    ReturnAsked,
     SpareMeasured,
     StepMeasured,
     StructureAsked,
@@ -25,6 +27,7 @@ from gangline.control.inputs import (
 from gangline.control.members.membership import change_part, join, leave, lose
 from gangline.control.shares.measuring import note_metrics, note_step
 from gangline.control.stragglers.manager import note_spare
+from gangline.control.stragglers.ordered import ask_back, keep_out
 from gangline.control.structure.structures import ask_structure, question_structure
 
 if TYPE_CHECKING:
@@ -42,6 +45,10 @@ def decide(
             return question_structure(*note_step(state, event, now), event=event, now=now)
         case SpareMeasured():
             return note_spare(state, event, now)
+        case ExclusionAsked():
+            return keep_out(state, event, now)
+        case ReturnAsked():
+            return ask_back(state, event, now)
         case WorkersJoined():
             return join(state, event, now)
         case WorkersLost():

@@ -74,6 +74,20 @@ class SpareMeasured(msgspec.Struct, frozen=True, kw_only=True):
     """How many times as long as when it was prepared it takes for the same computation."""
 
 
+class ExclusionAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody wants a worker kept out, until somebody wants it back."""
+
+    worker: int
+    max_samples: int
+    """The greatest share that fits into its memory."""
+
+
+class ReturnAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody wants a worker back that is kept out."""
+
+    worker: int
+
+
 class StructureAsked(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody wants the members to exchange in another structure, or that it is planned anew."""
 
@@ -110,6 +124,8 @@ ControlEvent: TypeAlias = (
     | WorkersLeft
     | StepMeasured
     | SpareMeasured
+    | ExclusionAsked
+    | ReturnAsked
     | StructureAsked
     | PartChanged
     | MetricsMeasured

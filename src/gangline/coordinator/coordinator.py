@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 
 from gangline.coordinator.federation import Federation
 from gangline.coordinator.inputs import (
+    CheckpointAsked,
     Connected,
     Disconnected,
+    EndAsked,
+    ExclusionAsked,
     Input,
     LeaveAsked,
     Ordered,
+    PauseAsked,
     ReplanAsked,
     Said,
     SeenBusy,
@@ -159,6 +163,16 @@ class Coordinator:
                 return self._job.ask_structure(request)
             case SyncAsked(sync=sync):
                 return self._job.set_sync(parse_sync(sync))
+            case ExclusionAsked(worker=worker, is_out=True):
+                return self._job.exclude(worker)
+            case ExclusionAsked(worker=worker):
+                return self._job.take_back(worker)
+            case PauseAsked(is_paused=is_paused):
+                return self._job.pause(is_paused=is_paused)
+            case CheckpointAsked():
+                return self._job.ask_checkpoint()
+            case EndAsked():
+                return self._job.end()
             case SurveyAsked():
                 return self._begin_survey(now)
         raise UsageError(f"no coordinator can be told {given!r}")

@@ -19,6 +19,7 @@ import msgspec
 from gangline.control.sync.pace import find_pace
 from gangline.coordinator.hub import Hub
 from gangline.coordinator.kept.records import Ended, NoJournal
+from gangline.coordinator.orders import StandingOrders
 from gangline.coordinator.outgoing import LEFT_BEHIND, OVER, Outgoing
 from gangline.coordinator.reports.noted import NotedValues
 from gangline.coordinator.reports.progress import Progress
@@ -46,7 +47,7 @@ from gangline.protocol.messages import (
 from gangline.protocol.status import ReplanRequest, Status
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
-from gangline.spec.sync import AUTO, IN_STEP
+from gangline.spec.sync import AUTO, FULL, IN_STEP
 from gangline.spec.view import View
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Federation:
         """Whose script has ended by itself, in whichever team, and where."""
         self._stopped: Stopped | None = None
         self._writers = Writers(self._root.mind.hellos)
+        self._orders = StandingOrders(self._journal, self._root.mind.hellos)
         self._late: set[tuple[int, int, int]] = set()
         """Of whom it was said that they spoke for a team that they had been moved from."""
         self._resume()
@@ -117,6 +119,12 @@ class Federation:
 
     def connect(self, hello: Hello) -> tuple[int, list[Outgoing]]:
         """A worker said hello: its number, and what to tell whom. Raises UsageError for it to read."""
+        if self._orders.is_ending and hello.worker not in self._root.mind.hellos:
+            raise UsageError("an operator has ended this job")
+        worker, outgoing = self._connect(hello)
+        return worker, outgoing + self._orders.greet(worker)
+
+    def _connect(self, hello: Hello) -> tuple[int, list[Outgoing]]:
         self._progress.hear(hello.worker, self._clock())
         if self._teams is None:
             return self._root.connect(hello)
@@ -176,7 +184,7 @@ class Federation:
 
     def tick(self) -> list[Outgoing]:
         """Time has passed: looks whether somebody is missing, and grants what was asked for."""
-        outgoing = self._follow_auto() + self._part_if_all_are_there()
+        outgoing = self._follow_auto() + self._part_if_all_are_there() + self._end_on()
         if self._teams is None:
             return outgoing + self._root.tick()
         for team in list(self._teams.teams.values()):
@@ -279,7 +287,57 @@ class Federation:
         """Nobody can go on here for long: all members are to leave, one after the other."""
         minds = [mind for mind in self._minds() if mind.roster.is_elastic(mind.members)]
         members = [member for mind in minds for member in mind.members]
-        return [out for member in members for out in self.ask_to_leave(member)]
+        return self._orders.go_on() + [
+            out for member in members for out in self.ask_to_leave(member)
+        ]
+
+    def exclude(self, worker: int) -> list[Outgoing]:
+        """Somebody wants a worker kept out until it is taken back. Raises UsageError otherwise."""
+        return self._hub_of(worker).exclude(worker)
+
+    def take_back(self, worker: int) -> list[Outgoing]:
+        """Somebody wants a worker back that is out. Raises UsageError where it is not."""
+        return self._hub_of(worker).take_back(worker)
+
+    def pause(self, *, is_paused: bool) -> list[Outgoing]:
+        """Has the job stand still between two steps, or go on. Raises UsageError where it does."""
+        self._check_trains("paused" if is_paused else "resumed")
+        outgoing = self._orders.pause(is_paused=is_paused)
+        what = "pause" if is_paused else "resume_steps"
+        how = "stands still between two steps" if is_paused else "goes on"
+        self._say(what, f"the job {how}: an operator asked for it")
+        return outgoing
+
+    def ask_checkpoint(self) -> list[Outgoing]:
+        """Somebody wants a checkpoint now. Raises UsageError where none is kept."""
+        self._check_trains("kept")
+        known = {**self._root.mind.roster.ready, **self._newest_ready}
+        if not any(one.keeps_checkpoints for one in known.values()):
+            raise UsageError(
+                "this job keeps no checkpoints: its script gives prepare() no checkpoint=FOLDER"
+            )
+        self._say("ask_checkpoint", "a checkpoint is wanted: an operator asked for it")
+        return self._orders.save()
+
+    def end(self) -> list[Outgoing]:
+        """Has everybody leave; the last one writes a checkpoint. Raises UsageError where none can."""
+        self._check_trains("ended")
+        for mind in self._minds():
+            mind.roster.check_elastic(mind.members, what="leave")
+        outgoing = self._orders.end()
+        self._say("end", "everybody leaves, and the job ends: an operator asked for it")
+        return outgoing + self._end_on()
+
+    def _check_trains(self, what: str) -> None:
+        if not any(mind.is_under_way and mind.members for mind in self._minds()):
+            raise UsageError(f"this job cannot be {what} now: it does not train")
+
+    def _end_on(self) -> list[Outgoing]:
+        """Asks those to leave that have not been asked yet, where the job is to end."""
+        if not self._orders.is_ending:
+            return []
+        hubs = [] if self._teams is None else [team.hub for team in self._teams.active]
+        return [out for hub in hubs or [self._root] for out in hub.ask_everybody_to_leave()]
 
     def ask_structure(self, request: ReplanRequest) -> list[Outgoing]:
         """Somebody wants another structure. Raises UsageError where there can be none."""
@@ -325,7 +383,9 @@ class Federation:
 
     def _status(self) -> Status:
         if self._teams is None:
-            return self._root.status()
+            return msgspec.structs.replace(
+                self._root.status(), sync=str(IN_STEP), is_paused=self._orders.is_paused
+            )
         parts = [team.hub.status() for team in self._teams.teams.values()]
         views = [part.view for part in parts if part.view is not None]
         if not views:
@@ -345,6 +405,8 @@ class Federation:
             view=view,
             step=max(part.step for part in parts),
             decisions=[reason for part in parts for reason in part.decisions][-20:],
+            sync=str(self._teams.sync),
+            is_paused=self._orders.is_paused,
         )
 
     # --- teams -----------------------------------------------------------------------------------
@@ -431,6 +493,12 @@ class Federation:
     def _part(self, sync: Sync) -> list[Outgoing]:
         """The job is one, and is to become several: the spares are asked back first."""
         root, founder = self._root.mind, self._founder
+        if root.kept_out and sync.kind != FULL:
+            names = ", ".join(str(worker) for worker in sorted(root.kept_out))
+            raise UsageError(
+                f"worker {names} is kept out, and everybody must be in when groups part: take it back "
+                "first, or have it leave"
+            )
         members = (*root.members, *root.present_spares)
         ready = {one: own for one in members if (own := root.readied(one)) is not None}
         if not ready or root.is_over:

@@ -213,6 +213,9 @@ class Hub:
             return [Outgoing(worker, Refused(reason=str(error)))]
         if mind.control is not None and mind.is_member(worker):
             return []  # its line was down, and it says everything again
+        if worker in mind.kept_out:
+            roster.workers[worker].state = "spare"
+            return []
         roster.workers[worker].state = "ready"
         if mind.control is not None or not mind.is_member(worker):
             mind.changes.want_in(worker)
@@ -281,6 +284,38 @@ class Hub:
             raise UsageError(f"worker {worker} does not take part in this job; who does: {names}")
         self.mind.roster.check_elastic(members, what="leave")
         return self._on_leaving(worker)
+
+    def exclude(self, worker: int) -> list[Outgoing]:
+        """Somebody wants a worker kept out until it is taken back. Raises UsageError otherwise."""
+        mind = self.mind
+        is_known = worker in mind.members or worker in mind.spares
+        if not mind.is_under_way or not is_known:
+            names = ", ".join(str(member) for member in mind.members) or "nobody yet"
+            raise UsageError(f"worker {worker} does not take part in this job; who does: {names}")
+        if worker in mind.kept_out:
+            raise UsageError(f"worker {worker} is kept out already; `gangline take-back` ends that")
+        if mind.members == (worker,):
+            raise UsageError(
+                f"worker {worker} is the only one that trains: nobody would go on without it"
+            )
+        mind.roster.check_elastic(mind.members, what="be kept out")
+        return mind.keep_out(worker)
+
+    def take_back(self, worker: int) -> list[Outgoing]:
+        """Somebody wants a worker back that is out. Raises UsageError where it is not."""
+        mind = self.mind
+        if worker not in mind.spares or not mind.is_under_way:
+            names = ", ".join(str(spare) for spare in sorted(mind.spares)) or "nobody"
+            raise UsageError(f"worker {worker} cannot be taken back; who is out: {names}")
+        return mind.ask_back(worker)
+
+    def ask_everybody_to_leave(self) -> list[Outgoing]:
+        """The job is to end: who has not been asked to leave is; also who waits to take part."""
+        mind, outgoing = self.mind, []
+        for one in list(mind.roster.workers.values()):
+            if one.is_connected and one.state not in ("leaving", "gone"):
+                outgoing += self._on_leaving(one.worker)
+        return outgoing
 
     def ask_structure(self, request: ReplanRequest) -> list[Outgoing]:
         """Somebody wants another structure. Raises UsageError where it cannot be."""

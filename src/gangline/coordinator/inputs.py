@@ -90,6 +90,27 @@ class SyncAsked(_Input, frozen=True, kw_only=True, tag="sync_asked"):
     sync: str
 
 
+class ExclusionAsked(_Input, frozen=True, kw_only=True, tag="exclusion_asked"):
+    """An operator wants a worker kept out until it is taken back; or takes it back."""
+
+    worker: int
+    is_out: bool
+
+
+class PauseAsked(_Input, frozen=True, kw_only=True, tag="pause_asked"):
+    """An operator wants the job to stand still between two steps; or to go on."""
+
+    is_paused: bool
+
+
+class CheckpointAsked(_Input, frozen=True, kw_only=True, tag="checkpoint_asked"):
+    """An operator wants a checkpoint now."""
+
+
+class EndAsked(_Input, frozen=True, kw_only=True, tag="end_asked"):
+    """An operator wants the job to end: everybody leaves, and the last one writes a checkpoint."""
+
+
 class SurveyAsked(_Input, frozen=True, kw_only=True, tag="survey_asked"):
     """An operator wants the links between the workers measured."""
 
@@ -105,5 +126,9 @@ Input = (
     | LeaveAsked
     | ReplanAsked
     | SyncAsked
+    | ExclusionAsked
+    | PauseAsked
+    | CheckpointAsked
+    | EndAsked
     | SurveyAsked
 )

@@ -13,10 +13,12 @@ from gangline.control import (
     Command,
     ControlEvent,
     ControlState,
+    ExclusionAsked,
     KeepPlan,
     LowerRate,
     PartChanged,
     PublishView,
+    ReturnAsked,
     Say,
     StepMeasured,
     TakeBack,
@@ -25,7 +27,7 @@ from gangline.control import (
 )
 from gangline.control.members.changes import Changes
 from gangline.coordinator.kept.memory import Memory, replay
-from gangline.coordinator.kept.records import Ended, Published
+from gangline.coordinator.kept.records import Ended, KeptOut, Published
 from gangline.coordinator.members.lookout import Lookout
 from gangline.coordinator.members.roster import Roster
 from gangline.coordinator.outgoing import Outgoing
@@ -89,6 +91,8 @@ class Mind:
         """Who wants in or out."""
         self.dismissed = memory.dismissed
         """Who may go."""
+        self.kept_out = memory.kept_out
+        """Whom an operator keeps out."""
         self.verdict = Verdict(memory.finished)
         self.lookout = Lookout(self.roster, clock(), patience_s=settings.patience_s)
         self.is_over = False
@@ -139,7 +143,8 @@ class Mind:
     @property
     def present_spares(self) -> list[int]:
         """Those of them that are connected, and can be asked back."""
-        return sorted(one for one in self.spares if self.roster.workers[one].is_connected)
+        spares = self.spares - self.dismissed
+        return sorted(one for one in spares if self.roster.workers[one].is_connected)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -232,6 +237,20 @@ class Mind:
         for worker in self.present_spares:
             self.changes.want_in(worker)
         return bool(self.present_spares)
+
+    def keep_out(self, worker: int) -> list[Outgoing]:
+        """An operator wants a worker kept out, without which others go on."""
+        self._journal.append(KeptOut(worker=worker, is_out=True))
+        self.kept_out.add(worker)
+        self.changes.forget(worker)
+        (ceiling,) = self.roster.ceilings((worker,))
+        return self.decide(ExclusionAsked(worker=worker, max_samples=ceiling))
+
+    def ask_back(self, worker: int) -> list[Outgoing]:
+        """An operator wants a worker back."""
+        self._journal.append(KeptOut(worker=worker, is_out=False))
+        self.kept_out.discard(worker)
+        return self.decide(ReturnAsked(worker=worker))
 
     def change_part(self, part: PartChanged) -> list[Outgoing]:
         """The members' part of the job is another one."""
@@ -355,6 +374,11 @@ class Mind:
                 max_samples=self.roster.ceilings(view.members),
                 weights=self.roster.speeds(view.members) or (1.0,) * len(view.members),
             )
+            for worker in sorted(self.kept_out - {*view.members}):
+                (ceiling,) = self.roster.ceilings((worker,))
+                kept = ExclusionAsked(worker=worker, max_samples=ceiling)
+                self.control, _ = decide(self.control, kept, now)
+                self.roster.workers[worker].state = "spare"
             self.tally = Tally(view.members)
             self.changes.begin_group(memory.first_view, old=view.members, new=view.members)
         watch = self.lookout.begin(self.participants, now, has_stepped=view is not None)

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gangline.spec.config import RunConfig, put
-from gangline.spec.errors import UsageError
+from gangline.spec.errors import GanglineError, UsageError
 from gangline.spec.faults import Fault
 from gangline.spec.sync import Sync
 
@@ -91,3 +92,18 @@ def _in_full(document: Any) -> Any:
         if value is not None:
             put(config, path, value)
     return document
+
+
+def is_of_run(pid: int, run: str, run_dir: Path) -> bool:
+    """Whether a process was launched as a worker of this run: nobody else is touched."""
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    variables = dict(entry.decode(errors="replace").partition("=")[::2] for entry in entries)
+    try:
+        launch = Launch.from_environment(variables)
+    except GanglineError:
+        return False
+    is_same = launch is not None and launch.run == run
+    return is_same and launch is not None and Path(launch.run_dir).resolve() == run_dir

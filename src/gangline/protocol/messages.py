@@ -77,6 +77,8 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     """Why groups of this job cannot train at their own pace; empty where they can."""
     weight: float = 0.0
     """How fast it was in the team that it comes from, in any unit; 0: that is not known."""
+    keeps_checkpoints: bool = False
+    """Whether the script has a folder for checkpoints."""
 
 
 class Measured(Message, frozen=True, kw_only=True, tag="measured"):
@@ -480,6 +482,17 @@ class SavedBy(Message, frozen=True, kw_only=True, tag="saved_by"):
     """Empty: nobody but who asks, or only the main worker."""
 
 
+class Held(Message, frozen=True, kw_only=True, tag="held"):
+    """Whether the job is to stand still between two steps: at an odd number, until the next one."""
+
+    number: int
+    """How often that has changed. The members agree on the newest that one of them knows."""
+
+
+class SaveAsked(Message, frozen=True, kw_only=True, tag="save_asked"):
+    """A checkpoint is wanted now, whether one is due or not."""
+
+
 class Pong(Message, frozen=True, kw_only=True, tag="pong"):
     """The echo of a ping."""
 
@@ -541,6 +554,8 @@ FromCoordinator = (
     | Refused
     | Stopped
     | SavedBy
+    | Held
+    | SaveAsked
     | LeaseGranted
     | RoundOpened
     | RoundClosed

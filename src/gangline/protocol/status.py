@@ -36,6 +36,10 @@ class Status(msgspec.Struct, kw_only=True):
     """The last step that all members reported."""
     decisions: list[str]
     """The latest reasons, newest last."""
+    sync: str = ""
+    """How groups are held together; empty before that is known."""
+    is_paused: bool = False
+    """Whether the job stands still, because an operator wants it to."""
     samples: int = 0
     """Samples of all steps that workers have reported, steps that were done again included."""
     logged: dict[str, float | None] = {}
@@ -84,6 +88,24 @@ class SyncRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What `gangline set RUN_DIR sync` sends."""
 
     sync: str
+
+
+class ExcludeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What `gangline exclude` and `gangline take-back` send."""
+
+    worker: int
+    is_out: bool
+    """Whether it is to be kept out; else it is to come back."""
+
+
+class PauseRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What `gangline pause` and `gangline resume` send."""
+
+    is_paused: bool
+
+
+class PlainRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is sent by an order that needs nothing: `gangline checkpoint`, `gangline end`."""
 
 
 class SurveyedLink(msgspec.Struct, kw_only=True):

@@ -193,6 +193,8 @@ class SurvivalConfig(_Part, frozen=True, kw_only=True):
     """What says that this machine is about to end: `sigterm`, `file:PATH` or `command:COMMAND`."""
     notice_s: float = DEFAULT_NOTICE_S
     """How long after that the machine ends: its workers have left by then."""
+    allow_chaos: bool = False
+    """Let an operator kill workers of this machine from the dashboard, to see the job survive it."""
 
     def __post_init__(self) -> None:
         if self.max_respawns < 1:

@@ -16,8 +16,8 @@ import typer
 from gangline.cli.output import say
 from gangline.files.tokens import OBSERVER_TOKEN
 from gangline.launch.joining.contact import RunContact
-from gangline.protocol.launch import Launch
-from gangline.spec.errors import GanglineError, LaunchError, UsageError
+from gangline.protocol.launch import is_of_run
+from gangline.spec.errors import LaunchError, UsageError
 
 KINDS = ("kill", "hang")
 _HANG_S = 5.0
@@ -117,21 +117,6 @@ def find_victims(run_dir: Path) -> list[Victim]:
         for one in status.workers
         if one.is_connected and is_of_run(one.pid, run, run_dir)
     ]
-
-
-def is_of_run(pid: int, run: str, run_dir: Path) -> bool:
-    """Whether a process was launched as a worker of this run: nobody else is touched."""
-    try:
-        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    variables = dict(entry.decode(errors="replace").partition("=")[::2] for entry in entries)
-    try:
-        launch = Launch.from_environment(variables)
-    except GanglineError:
-        return False
-    is_same = launch is not None and launch.run == run
-    return is_same and launch is not None and Path(launch.run_dir).resolve() == run_dir
 
 
 def parse_kinds(text: str) -> list[str]:

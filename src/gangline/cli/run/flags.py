@@ -186,6 +186,11 @@ class SurvivalFlags(FlagGroup, frozen=True, kw_only=True):
         typer.Option("--keep-going", help="Go on when a worker ends with an error."),
         Sets("survival.keep_going"),
     ] = False
+    allow_chaos: Annotated[
+        bool,
+        typer.Option("--allow-chaos", help="Let operators kill workers from the dashboard."),
+        Sets("survival.allow_chaos"),
+    ] = False
     patience: Annotated[PatienceFlag, Sets("survival.patience_s")] = DEFAULT_PATIENCE_S
     non_finite: Annotated[
         str | None,

@@ -31,7 +31,16 @@ from gangline.control.commands import Command, LowerRate, Say, TakeBack
 from gangline.control.members.membership import without
 from gangline.control.shares.rebalance import SETTLED
 from gangline.control.stragglers.exclusion import find_surplus, of_spare
-from gangline.control.stragglers.oversight import COMPUTE, EXCHANGE, LINK, SLOWER, Oversight, Spare
+from gangline.control.stragglers.ordered import CALL_S, call_ordered
+from gangline.control.stragglers.oversight import (
+    COMPUTE,
+    EXCHANGE,
+    LINK,
+    ORDER,
+    SLOWER,
+    Oversight,
+    Spare,
+)
 from gangline.control.stragglers.reasons import (
     exclusion_numbers,
     return_decision,
@@ -65,8 +74,6 @@ TRIAL_STEPS = 700
 """A trial costs some seven steps as long as those before it was put out. Where these are long for all,
 because of what they exchange, it must not cost more than a hundredth of the time until then."""
 MAX_PAUSE_S, MAX_TRIAL_S = 600.0, 3600.0
-CALL_S = 10.0
-"""A spare that was asked back and did not come is asked again after this."""
 
 
 def climb(state: ControlState, step: int, now: float) -> tuple[ControlState, list[Command], bool]:
@@ -91,6 +98,8 @@ def note_spare(
     spare = state.oversight.spare(event.worker)
     if spare is None or state.view is None:
         return state, []
+    if spare.trouble == ORDER:
+        return call_ordered(state, spare, now)
     first = spare.first_slowdown or event.slowdown
     spare = msgspec.structs.replace(spare, slowdown=event.slowdown, first_slowdown=first)
     prospect = of_spare(state, spare)

@@ -23,6 +23,8 @@ COMPUTE, LINK, LINE = "compute", "link", "line"
 coordinator."""
 EXCHANGE = "exchange"
 """Why a worker is left out that is in no trouble: exchanging with it costs more than it computes."""
+ORDER = "order"
+"""Why a worker is left out that an operator keeps out: it comes back when an operator wants it."""
 LATELY = 5
 """Steps that count as the last ones."""
 SLOWER, RECOVERED = 1.5, 1.2
@@ -36,7 +38,7 @@ class Spare(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: int
     trouble: str
-    """Why it was put out: `compute`, `link` or `exchange`."""
+    """Why it was put out: `compute`, `link`, `exchange` or `order`."""
     fixed_s: float
     per_sample_s: float
     """a and b of its steps, as they were when it was prepared."""

@@ -10,6 +10,7 @@ import msgspec
 from gangline.coordinator.kept.records import (
     Founded,
     Greeted,
+    KeptOut,
     Lowered,
     Published,
     Readied,
@@ -46,6 +47,8 @@ class Memory(msgspec.Struct, kw_only=True):
     """The group from which on each present member has been in all."""
     finished: dict[int, tuple[int, ...]] = {}
     """Whose script has ended by itself, and where."""
+    kept_out: set[int] = set()
+    """Whom an operator keeps out."""
 
 
 def replay(records: Iterable[AnyRecord]) -> Memory:
@@ -65,6 +68,10 @@ def replay(records: Iterable[AnyRecord]) -> Memory:
                 memory.finished[worker] = position
             case Restructured():
                 memory.restructured = record
+            case KeptOut(worker=worker, is_out=True):
+                memory.kept_out.add(worker)
+            case KeptOut(worker=worker):
+                memory.kept_out.discard(worker)
             case Published():
                 _see(memory, record)
     return memory

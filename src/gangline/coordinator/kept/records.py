@@ -84,6 +84,23 @@ class Restructured(Record, frozen=True, kw_only=True, tag="restructured"):
     """Whether it goes on being planned from what is measured."""
 
 
+class KeptOut(Record, frozen=True, kw_only=True, tag="kept_out"):
+    """An operator keeps a worker out; or takes it back."""
+
+    worker: int
+    is_out: bool
+
+
+class Paused(Record, frozen=True, kw_only=True, tag="paused"):
+    """The job stands still where the number is odd, and goes on where it is even."""
+
+    number: int
+
+
+class EndOrdered(Record, frozen=True, kw_only=True, tag="end_ordered"):
+    """An operator has ended the job: whoever takes part is to leave."""
+
+
 class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     """All members said goodbye: there is nothing to go on with."""
 
@@ -92,7 +109,7 @@ class InTeam(Record, frozen=True, kw_only=True, tag="in_team"):
     """What a team keeps of its own members and views."""
 
     team: int
-    record: Greeted | Founded | Readied | Lowered | ScriptEnded | Published | Ended
+    record: Greeted | Founded | Readied | Lowered | ScriptEnded | Published | KeptOut | Ended
 
 
 class TeamFounded(Record, frozen=True, kw_only=True, tag="team_founded"):
@@ -182,6 +199,9 @@ AnyRecord = (
     | ScriptEnded
     | Published
     | Restructured
+    | KeptOut
+    | Paused
+    | EndOrdered
     | Ended
     | TeamFounded
     | TeamsFounded

@@ -7,12 +7,14 @@ outside, and may do everything. Without a token nothing is answered but that one
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hmac
 import logging
 from typing import TYPE_CHECKING
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 
 from gangline.coordinator.server.limits import Allowance, Limits, limited_body
@@ -21,10 +23,13 @@ from gangline.files.tokens import OBSERVER_TOKEN, OPERATOR_TOKEN, find_token, ma
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
     from pathlib import Path
 
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from gangline.coordinator.server.dashboard.door import Door
     from gangline.coordinator.server.entrance import Entrance
     from gangline.files.invitations import Invitations
 
@@ -33,6 +38,8 @@ _log = logging.getLogger("gangline.coordinator")
 _UNKNOWN, _FORBIDDEN, _SPENT, _TOO_LARGE, _TOO_MANY = 401, 403, 410, 413, 429
 ENTRANCE = "/api/enter"
 """Where the secret of an invitation is given, in place of a token."""
+ROLE = "gangline.role"
+"""Under which a request's scope says what who asks is entitled to."""
 
 
 class Role(enum.IntEnum):
@@ -52,6 +59,7 @@ NEEDED: dict[str, Role] = {
     **dict.fromkeys(("/ws/worker", "/api/busy", "/api/certificate", "/api/events"), Role.WORKER),
     **dict.fromkeys(("/api/code", "/api/code/files"), Role.WORKER),
     "/api/invitations": Role.OPERATOR,
+    "/api/dashboard/code": Role.OBSERVER,
 }
 """Paths whose role is not that of their method: to read, observer; anything else, operator."""
 
@@ -110,8 +118,11 @@ class AccessGate:
         entrance: Entrance,
         limits: Limits,
         invitations: Invitations,
+        door: Door | None = None,
     ) -> None:
+        """`door` knows who may see the dashboard; without one there is none."""
         self._app = app
+        self._door = door
         self._keys = keys
         self._invitations = invitations
         self._entrance = entrance
@@ -122,23 +133,30 @@ class AccessGate:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope)
-        if refusal is not None:
-            await refusal(scope, receive, send)
-            return
+        found = self._find_role(scope)
         limited = receive if scope["type"] == "websocket" else limited_body(receive, self._limits)
-        with self._entrance.proven(scope["client"]):
+        if not isinstance(found, Role | None):
+            if self._door is not None and self._door.concerns(scope):
+                await _read_out(limited)
+            await found(scope, receive, send)
+            return
+        scope[ROLE] = found
+        is_stranger = found is None and scope["path"] != ENTRANCE
+        proven = contextlib.nullcontext() if is_stranger else self._entrance.proven(scope["client"])
+        with proven:
             try:
                 await self._app(scope, limited, send)
             except Exception:
                 _log.exception("%s could not be answered", scope["path"])
                 raise
 
-    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+    def _find_role(self, scope: Scope) -> Role | Response | None:
+        """What who asks is entitled to; None: a guest, or a stranger at the dashboard's login."""
         if scope["path"] == ENTRANCE and scope["type"] == "http":
             return self._refusal_of_guest(scope)
+        if self._door is not None and self._door.concerns(scope):
+            return self._find_viewer(self._door, scope)
         role, needed = self._keys.role_of(bearer(scope)), needed_role(scope)
-        host = scope["client"][0]
         if role is None:
             return _refuse(_UNKNOWN, "the run's token is missing or wrong")
         if role < needed:
@@ -146,11 +164,21 @@ class AccessGate:
                 _FORBIDDEN,
                 f"{scope['path']} needs the token of {needed.text}, this is that of {role.text}",
             )
-        if not self._allowance.take((host, role)):
+        return self._refusal_of_much(scope, role) or role
+
+    def _find_viewer(self, door: Door, scope: Scope) -> Role | Response | None:
+        """As `_find_role`, for a browser, which has no token."""
+        found = door.admit(scope)
+        if found is not None and not isinstance(found, Role):
+            return found
+        return self._refusal_of_much(scope, "nobody" if found is None else found) or found
+
+    def _refusal_of_much(self, scope: Scope, caller: Hashable) -> Response | None:
+        if not self._allowance.take((scope["client"][0], caller)):
             return _refuse(_TOO_MANY, "too many requests: wait a second and ask again")
         return self._refusal_of_size(scope)
 
-    def _refusal_of_guest(self, scope: Scope) -> PlainTextResponse | None:
+    def _refusal_of_guest(self, scope: Scope) -> Response | None:
         """Whoever has no invitation stays a stranger, and its refusals are counted as such."""
         try:
             invitation = self._invitations.check(bearer(scope))
@@ -158,11 +186,9 @@ class AccessGate:
             return _refuse(_UNKNOWN, str(error))
         except UsageError as error:
             return _refuse(_SPENT, str(error))
-        if not self._allowance.take((scope["client"][0], invitation.name)):
-            return _refuse(_TOO_MANY, "too many requests: wait a second and ask again")
-        return self._refusal_of_size(scope)
+        return self._refusal_of_much(scope, invitation.name)
 
-    def _refusal_of_size(self, scope: Scope) -> PlainTextResponse | None:
+    def _refusal_of_size(self, scope: Scope) -> Response | None:
         if _announced_bytes(scope) > self._limits.body_bytes:
             return _refuse(_TOO_LARGE, f"a request has at most {self._limits.body_bytes} bytes")
         return None
@@ -175,6 +201,13 @@ def bearer(scope: Scope) -> bytes:
         return b""
     scheme, _, token = values[0].partition(b" ")
     return bytes(token.strip()) if scheme.lower() == b"bearer" else b""
+
+
+async def _read_out(receive: Receive) -> None:
+    """Reads a request to its end: a browser that is still sending would not hear the answer."""
+    with contextlib.suppress(HTTPException):
+        while (await receive()).get("more_body", False):
+            pass
 
 
 def _announced_bytes(scope: Scope) -> int:

@@ -81,4 +81,5 @@ def assemble(
         tls=tls,
         lifeline=lifeline,
         run_dir=run_dir,
+        may_kill=post.config.survival.allow_chaos,
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.responses import PlainTextResponse, Response
@@ -16,13 +16,9 @@ from starlette.websockets import WebSocketDisconnect
 from gangline.coordinator.inputs import (
     Connected,
     Disconnected,
-    LeaveAsked,
     Ordered,
-    ReplanAsked,
     Said,
-    SeenBusy,
     SurveyAsked,
-    SyncAsked,
     Tick,
 )
 from gangline.coordinator.outgoing import OVER
@@ -33,20 +29,17 @@ from gangline.coordinator.server.events.door import EventsDoor
 from gangline.coordinator.server.events.streams import Streams
 from gangline.coordinator.server.limits import Bucket, Limits
 from gangline.coordinator.server.openapi import document
+from gangline.coordinator.server.orders import order_routes
 from gangline.coordinator.server.reaching import CallBack
 from gangline.protocol.lifeline import Dissolve
 from gangline.protocol.messages import FromCoordinator, Hello, Refused, decode_from_worker, encode
 from gangline.protocol.status import (
-    BusyRequest,
     CertificateRequest,
-    LeaveRequest,
-    ReplanRequest,
-    SyncRequest,
 )
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -57,8 +50,6 @@ if TYPE_CHECKING:
     from gangline.coordinator.server.driver import Driver
     from gangline.coordinator.server.lifeline import Lifeline
     from gangline.files.certificates import Authority
-
-T = TypeVar("T")
 
 HELLO_TIMEOUT_S = 10.0
 _TICK_S = 0.05
@@ -102,12 +93,9 @@ class Desk:
         return [
             Route("/openapi.json", self.openapi),
             Route("/api/status", self.status),
+            *order_routes(self.handle),
             Route("/metrics", self.metrics),
-            Route("/api/leave", self.leave, methods=["POST"]),
-            Route("/api/replan", self.replan, methods=["POST"]),
-            Route("/api/sync", self.sync, methods=["POST"]),
             Route("/api/survey", self.survey, methods=["GET", "POST"]),
-            Route("/api/busy", self.busy, methods=["POST"]),
             Route("/api/certificate", self.certificate, methods=["POST"]),
             Route("/api/events", EventsDoor(self._streams).post, methods=["POST"]),
             Route("/api/reach", self._call_back.answer),
@@ -134,45 +122,11 @@ class Desk:
         found = self._driver.coordinator.status()
         return Response(prometheus.to_text(found), media_type=prometheus.CONTENT_TYPE)
 
-    async def leave(self, request: Request) -> Response:
-        """Somebody wants a worker to leave the job."""
-        return await self._order(
-            request, LeaveRequest, lambda asked: LeaveAsked(worker=asked.worker)
-        )
-
-    async def busy(self, request: Request) -> Response:
-        """Somebody beside a worker says that it computes."""
-        return await self._order(
-            request, BusyRequest, lambda asked: SeenBusy(worker=asked.worker, pid=asked.pid)
-        )
-
-    async def replan(self, request: Request) -> Response:
-        """Somebody wants the job to exchange in another structure."""
-        return await self._order(request, ReplanRequest, lambda asked: ReplanAsked(request=asked))
-
-    async def sync(self, request: Request) -> Response:
-        """Somebody wants groups to be held together in another way."""
-        return await self._order(request, SyncRequest, lambda asked: SyncAsked(sync=asked.sync))
-
-    async def _order(
-        self, request: Request, kind: type[T], to_input: Callable[[T], Input]
-    ) -> Response:
-        """Has an operator's order carried out, or says why it is not."""
-        try:
-            given = to_input(msgspec.json.decode(await request.body(), type=kind))
-        except _UNREADABLE as error:
-            return PlainTextResponse(f"{error}\n", status_code=_BAD_REQUEST)
-        try:
-            self._handle(given)
-        except UsageError as error:
-            return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
-        return Response(b"{}", media_type="application/json")
-
     async def survey(self, request: Request) -> Response:
         """How far the survey of links is; somebody may begin one."""
         try:
             if request.method == "POST":
-                self._handle(SurveyAsked())
+                self.handle(SurveyAsked())
             found = self._driver.coordinator.survey_status()
         except UsageError as error:
             return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
@@ -217,7 +171,7 @@ class Desk:
             sender.cancel()
             if self._queues.get(worker) is queue:
                 del self._queues[worker]
-                self._handle(Disconnected(worker=worker))
+                self.handle(Disconnected(worker=worker))
 
     async def keep_watch(self) -> None:
         """Lets the coordinator look around, some times per second."""
@@ -225,7 +179,7 @@ class Desk:
             await asyncio.sleep(_TICK_S)
             if self._lifeline is not None:
                 self._follow(self._lifeline)
-            self._handle(Tick())
+            self.handle(Tick())
 
     def _follow(self, lifeline: Lifeline) -> None:
         """Does what the launcher says, and tells it how the job stands."""
@@ -237,7 +191,7 @@ class Desk:
             standing = msgspec.structs.replace(standing, is_dissolved=True)
         lifeline.beat(standing, time.monotonic())
         for order in lifeline.take_orders():
-            self._handle(Ordered(order=order))
+            self.handle(Ordered(order=order))
             self._is_dissolved = self._is_dissolved or isinstance(order, Dissolve)
 
     async def _listen(self, websocket: WebSocket, worker: int) -> None:
@@ -249,7 +203,7 @@ class Desk:
                 return  # the worker's end or its network; who it was is known, and it may come back
             message = decode_from_worker(payload)
             check_message(message)
-            self._handle(Said(worker=worker, message=message))
+            self.handle(Said(worker=worker, message=message))
             if worker in self._deaf:
                 self._deaf.discard(worker)
                 raise UsageError(f"{limits.unread} messages to it were not read")
@@ -257,7 +211,7 @@ class Desk:
                 # Not read, it waits in the network's buffers and then at the worker.
                 await asyncio.sleep(bucket.missing_s(time.monotonic()))
 
-    def _handle(self, given: Input) -> None:
+    def handle(self, given: Input) -> None:
         """Tells the coordinator, and delivers what it says. Raises UsageError if that is a refusal."""
         left = self._driver.handle(given)
         self._deliver(left)

@@ -14,12 +14,16 @@ from gangline.protocol.joining import (
     InvitationStatus,
     WithdrawRequest,
 )
+from gangline.protocol.live import CodeAnswer
 from gangline.protocol.status import (
     BusyRequest,
     CalledBack,
     CertificateAnswer,
     CertificateRequest,
+    ExcludeRequest,
     LeaveRequest,
+    PauseRequest,
+    PlainRequest,
     ReplanRequest,
     Status,
     SurveyStatus,
@@ -50,6 +54,10 @@ def document() -> dict[str, Any]:
         LeaveRequest,
         ReplanRequest,
         SyncRequest,
+        ExcludeRequest,
+        PauseRequest,
+        PlainRequest,
+        CodeAnswer,
         SurveyStatus,
         CertificateRequest,
         CertificateAnswer,
@@ -96,6 +104,7 @@ def document() -> dict[str, Any]:
                     request="SyncRequest",
                 )
             },
+            **_order_paths(),
             "/api/survey": {
                 "get": _operation(
                     "How far the survey of links is.", role="observer", answer="SurveyStatus"
@@ -144,6 +153,21 @@ def document() -> dict[str, Any]:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _order_paths() -> dict[str, Any]:
+    asked = {
+        "exclude": ("Keeps a worker out until it is taken back, or takes it back.", ExcludeRequest),
+        "pause": ("Has the job stand still between two steps, or go on.", PauseRequest),
+        "checkpoint": ("Has a checkpoint written now.", PlainRequest),
+        "end": ("Has everybody leave; the last one writes a checkpoint.", PlainRequest),
+    }
+    paths = {
+        f"/api/{name}": {"post": _operation(text, role="operator", request=kind.__name__)}
+        for name, (text, kind) in asked.items()
+    }
+    made = _operation("A code that lets one browser in.", role="observer", answer="CodeAnswer")
+    return {**paths, "/api/dashboard/code": {"post": made}}
 
 
 def _invitation_paths() -> dict[str, Any]:

@@ -12,6 +12,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from gangline.coordinator.server.access import AccessGate, Keys
+from gangline.coordinator.server.dashboard import Dashboard
 from gangline.coordinator.server.desk import Desk
 from gangline.coordinator.server.entrance import Entrance
 from gangline.coordinator.server.limits import Limits
@@ -48,10 +49,12 @@ class CoordinatorServer:
         limits: Limits | None = None,
         lifeline: Lifeline | None = None,
         run_dir: Path | None = None,
+        may_kill: bool = False,
     ) -> None:
         """`lifeline` leads to the launcher that started this process, if one did.
 
-        The run folder keeps the invitations; without one they are forgotten with the server.
+        The run folder keeps the invitations; without one they are forgotten with the server. With
+        `may_kill`, operators may kill workers of this machine.
         """
         self.driver = driver
         limits = limits or Limits()
@@ -67,6 +70,9 @@ class CoordinatorServer:
         self.entrance = Entrance(
             self._socket, limits=limits, tls=None if tls is None else tls.context
         )
+        self._dashboard = Dashboard(
+            driver, secret=keys.operator, handle=desk.handle, may_kill=may_kill
+        )
         invitations = Invitations(run_dir)
         reception = Reception(
             invitations,
@@ -76,13 +82,19 @@ class CoordinatorServer:
             run_dir=run_dir,
         )
         app = AccessGate(
-            Starlette(routes=[*desk.routes, *reception.routes], lifespan=desk.lifespan),
+            Starlette(
+                routes=[*desk.routes, *reception.routes, *self._dashboard.routes],
+                lifespan=desk.lifespan,
+            ),
             keys=keys,
             entrance=self.entrance,
             limits=limits,
             invitations=invitations,
+            door=self._dashboard.door,
         )
-        self._server = _GuardedServer(_config(app, limits), self.entrance)
+        self._server = _GuardedServer(
+            _config(app, limits), self.entrance, on_end=self._dashboard.feed.close
+        )
         self._thread: threading.Thread | None = None
 
     def run(self, on_ready: Callable[[str], None] | None = None) -> None:
@@ -118,9 +130,13 @@ class CoordinatorServer:
 class _GuardedServer(uvicorn.Server):
     """uvicorn behind our own entrance: it knows no limits on who has not sent a request yet."""
 
-    def __init__(self, config: uvicorn.Config, entrance: Entrance) -> None:
+    def __init__(
+        self, config: uvicorn.Config, entrance: Entrance, *, on_end: Callable[[], None]
+    ) -> None:
+        """`on_end` ends what would otherwise go on for as long as somebody listens."""
         super().__init__(config)
         self._entrance = entrance
+        self._on_end = on_end
         self._accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -128,6 +144,7 @@ class _GuardedServer(uvicorn.Server):
         self._accepting = asyncio.create_task(self._entrance.serve(self._make_protocol))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_end()
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.wait([self._accepting])

@@ -86,14 +86,27 @@ class Checkpointer:
         self._last_step = first_step
         self._thread: threading.Thread | None = None
 
-    def offer(self, position: Position, snapshot: Snapshot, membership: Membership) -> None:
-        """The loop is between two batches: takes a copy if one is due and nothing is being written."""
+    def offer(
+        self,
+        position: Position,
+        snapshot: Snapshot,
+        membership: Membership,
+        *,
+        is_asked: bool = False,
+    ) -> bool:
+        """The loop is between two batches: takes a copy if one is due and nothing is being written.
+
+        Or if one was asked for. False: it must be offered again, since another one is being written.
+        """
         every = self._options.every
         is_due = position.step // every > self._last_step // every
-        is_busy = self._thread is not None and self._thread.is_alive()
-        if not is_due or is_busy or self._session.group.rank != 0:
-            return
+        is_due = is_due or (is_asked and position.step > self._last_step)
+        if not is_due or self._session.group.rank != 0:
+            return True
+        if self._thread is not None and self._thread.is_alive():
+            return False
         self._take(position, snapshot, membership)
+        return True
 
     def keep_last(self, position: Position, snapshot: Snapshot, membership: Membership) -> None:
         """Nobody will have the state of the job after this: keeps it, due or not, and waits for it."""

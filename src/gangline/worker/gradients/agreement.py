@@ -71,7 +71,16 @@ class RoundSection(NamedTuple):
     closed: int = -1
 
 
-_Section = TypeVar("_Section", BatchSection, PassSection, ViewSection, CheckSection, RoundSection)
+class HoldSection(NamedTuple):
+    """The operator's part, by what a worker was told of it."""
+
+    held: int = 0
+    """The newest order to stand still (odd) or to go on (even)."""
+
+
+_Section = TypeVar(
+    "_Section", BatchSection, PassSection, ViewSection, CheckSection, RoundSection, HoldSection
+)
 
 
 class Statement(NamedTuple):
@@ -82,11 +91,12 @@ class Statement(NamedTuple):
     views: ViewSection
     checks: CheckSection
     rounds: RoundSection
+    holds: HoldSection = HoldSection()
 
     @property
     def values(self) -> tuple[int, ...]:
         """All integers, in the order of the sections."""
-        return (*self.batch, *self.made, *self.views, *self.checks, *self.rounds)
+        return (*self.batch, *self.made, *self.views, *self.checks, *self.rounds, *self.holds)
 
     @classmethod
     def of(cls, values: Iterable[int]) -> Statement:
@@ -102,12 +112,20 @@ class Statement(NamedTuple):
             views=take(ViewSection),
             checks=take(CheckSection),
             rounds=take(RoundSection),
+            holds=take(HoldSection),
         )
 
 
 WIDTH = sum(
     len(section._fields)
-    for section in (BatchSection, PassSection, ViewSection, CheckSection, RoundSection)
+    for section in (
+        BatchSection,
+        PassSection,
+        ViewSection,
+        CheckSection,
+        RoundSection,
+        HoldSection,
+    )
 )
 """How many integers a statement has."""
 

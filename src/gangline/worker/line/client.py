@@ -35,6 +35,7 @@ from gangline.protocol.messages import (
     FromWorker,
     Gathered,
     Goodbye,
+    Held,
     Hello,
     Knock,
     Leaving,
@@ -50,6 +51,7 @@ from gangline.protocol.messages import (
     Refused,
     Released,
     RoundOpened,
+    SaveAsked,
     Saved,
     SavedBy,
     ServeLink,
@@ -134,6 +136,10 @@ class ControlClient:
         """The team whose group it has entered; -1: that of all workers, who are in step."""
         self.has_moved = False
         """Whether the newest view is that of another team than this worker has been in."""
+        self.held = 0
+        """The newest order to stand still (odd) or to go on (even) that it knows of."""
+        self.is_save_asked = False
+        """Whether a checkpoint is wanted, due or not."""
         self.post = TeamPost()
         """What it was told as a member of a team."""
         self._break_off = break_off
@@ -331,6 +337,21 @@ class ControlClient:
 
         return self._wait(find_or_give_up, _POST_WAIT_S, what)
 
+    def wait_held(self, number: int, timeout_s: float) -> bool:
+        """Waits for a newer order than this one to stand still, or for anything else that is said.
+
+        False where none will come: this worker was let go, or the coordinator has been away for too
+        long. A job does not end for want of somebody who would have it go on.
+        """
+        with self._changed:
+            if self._refusal is not None or self.is_dismissed or self.held > number:
+                return False
+            since_s = self._away_since_s
+            if since_s is not None and time.monotonic() - since_s >= self._max_away_s:
+                return False
+            self._changed.wait(timeout_s)
+            return self.held <= number
+
     def check_dissolved(self) -> None:
         """Raises what the coordinator said where whoever started the job has ended it."""
         if self._is_dissolved and self._refusal is not None:
@@ -400,6 +421,8 @@ class ControlClient:
 
     def _wait(self, find: Callable[[], T | None], timeout_s: float, what: str) -> T:
         found = self._poll(find, timeout_s)
+        while found is None and self.held % 2:  # those that stand still are waited for
+            found = self._poll(find, timeout_s)
         if found is None:
             raise LaunchError(
                 f"waited {timeout_s:.0f} s for {what}, in vain: look whether all workers and the "
@@ -531,6 +554,10 @@ class ControlClient:
                 self.is_dismissed = True
             case Released():
                 self._is_released = True
+            case Held(number=number):
+                self.held = max(self.held, number)
+            case SaveAsked():
+                self.is_save_asked = True
             case ViewPublished(is_recovery=True, view=view) if view.group > self.newest_recovery:
                 self.newest_recovery = view.group
                 self._break_off(view.group, 0)  # before anybody can enter the new group

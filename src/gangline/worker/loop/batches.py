@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gangline.eventlog.detail import Detail
 from gangline.worker.gradients.by_hand import warn_of_windows
 from gangline.worker.gradients.spans import UnitSpans
+from gangline.worker.loop.holding import Holding
 from gangline.worker.sync.strategy import KeptAt
 from gangline.worker.telling.reports import tell_step, tell_units
 
@@ -39,6 +40,7 @@ class BatchWalk:
         self._recovery = recovery
         self._exchange = exchange
         self._keeping = keeping
+        self._holding = Holding(gear, progress, exchange, keeping)
         self._batches = gear.batches
         self._membership = gear.membership
         client = gear.session.client
@@ -169,8 +171,14 @@ class BatchWalk:
             self.pass_over()
 
     def _finish_step(self, handout: Handout) -> None:
-        gear, progress, departure = self._gear, self._progress, self._gear.departure
         self._count_step(handout)
+        self._go_on()
+        while not self._gear.departure.has_left and self._holding.stand_still():
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Between two steps: finds another group where that is due, or leaves."""
+        gear, progress, departure = self._gear, self._progress, self._gear.departure
         if self._recovery.needs_group and not departure.has_left:
             self._recovery.recover()
         view = gear.views.at(progress.position.step)

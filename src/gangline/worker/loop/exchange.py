@@ -10,7 +10,12 @@ from gangline.spec.errors import ExchangeError, MismatchError
 from gangline.worker.checks.gradient_checks import check_sizes
 from gangline.worker.checks.rates import check_rates, rates_checksum
 from gangline.worker.checks.scrutiny import Scrutiny
-from gangline.worker.gradients.agreement import BatchSection, CheckSection, Statement
+from gangline.worker.gradients.agreement import (
+    BatchSection,
+    CheckSection,
+    HoldSection,
+    Statement,
+)
 
 if TYPE_CHECKING:
     from gangline.worker.checks.reduction import ReductionCheck
@@ -59,7 +64,7 @@ class StepExchange:
 
     def _state(self, handout: Handout, made: PassSection) -> Statement:
         """What this worker says in the header of an exchange, by all who have a say."""
-        prepared = self._gear.prepared
+        prepared, client = self._gear.prepared, self._gear.session.client
         return Statement(
             batch=BatchSection(handout.view, handout.epoch, handout.step, handout.micro),
             made=made,
@@ -70,6 +75,7 @@ class StepExchange:
                 evicts=int(prepared.evicts_wrong),
             ),
             rounds=self._gear.mode.strategy.section,
+            holds=HoldSection(held=0 if client is None else client.held),
         )
 
     def make_local(self, handout: Handout) -> None:

@@ -23,9 +23,17 @@ class Keeping:
 
     def offer(self, moment: KeptAt) -> None:
         """The loop is between two batches, or two epochs, as `moment` says."""
+        gear, client = self._gear, self._gear.session.client
+        if moment is not gear.mode.strategy.kept_at:
+            return
+        is_asked = client is not None and client.is_save_asked
+        is_settled = True
         if self.checkpointer is not None and self._can_keep(moment):
-            gear = self._gear
-            self.checkpointer.offer(self._progress.position, gear.snapshot, gear.membership)
+            is_settled = self.checkpointer.offer(
+                self._progress.position, gear.snapshot, gear.membership, is_asked=is_asked
+            )
+        if is_asked and is_settled and client is not None:
+            client.is_save_asked = False  # also where it is somebody else's to write it
 
     def keep_last(self) -> None:
         """The loop is between two steps, and this worker is the last that has the state of the job."""

@@ -508,6 +508,7 @@ def _first_view(
             must_stay=why_in_step(request.prepared, request.order, is_elastic=client.is_elastic),
             traits=introduction.traits(),
             gradient_bytes=_gradient_bytes(request.prepared.models),
+            keeps_checkpoints=request.options.checkpoint is not None,
         )
     )
     found = client.wait_group(
