@@ -74,7 +74,9 @@
     const label = place.appendChild(make("label", "", "mode "));
     const select = label.appendChild(make("select"));
     select.id = "mode";
-    for (const mode of MODES) select.appendChild(make("option", "", mode));
+    const present = live.now ? live.now.sync : "";
+    for (const mode of new Set([...MODES, present])) if (mode) select.appendChild(make("option", "", mode));
+    if (present) select.value = present;
     button("change mode", () => give(`mode ${select.value}`, { order: "sync", value: select.value }));
     button("plan anew", () => give("plan anew", { order: "replan", value: "auto" }));
     button("pause", () => {
@@ -121,12 +123,14 @@
     document.title = `${now.run} · gangline`;
     at("run").textContent = now.run;
     drawFigures(now);
+    drawOrders();
     if (at("pause")) at("pause").textContent = now.is_paused ? "resume" : "pause";
     gangline.workerTable(at("workers"), now, { choose, chosen });
     const one = now.workers.find((worker) => worker.worker === chosen);
     if (one) gangline.workerPanel(at("worker"), one, now, workerOrders(one, now));
     else at("worker").hidden = true;
     if (now.bars.length) bars.update(now.bars);
+    drawSync(now);
     drawStructure(now);
     if (now.skipped_bytes) tell(`The logs grow faster than this page can follow: ${format.bytes(now.skipped_bytes)} were left out.`);
   };
@@ -148,15 +152,28 @@
     const workers = named(now);
     const teams = new Map();
     for (const one of now.workers) if (one.is_member) teams.set(one.team, [...(teams.get(one.team) || []), one.worker]);
-    const state = JSON.stringify([now.sync, now.structure, [...teams], now.workers.map((one) => one.share)]);
+    const state = JSON.stringify([now.structure, [...teams], now.workers.map((one) => one.share)]);
     if (state === drawn) return;
     drawn = state;
-    at("sync").textContent = teams.size > 1 ? `${teams.size} teams, held together by ${now.sync}` : `all in step${now.sync ? ` (${now.sync})` : ""}`;
     const rings = now.structure
       ? [treeOf(now.structure, workers)]
       : [...teams.values()].map((team) => treeOf({ topology: "ring", leader: team[0], members: team, groups: [] }, workers));
     at("structure").replaceChildren();
-    for (const ring of rings) gangline.structure(at("structure").appendChild(make("div")), ring);
+    for (const ring of rings) {
+      const place = at("structure").appendChild(make("div"));
+      if (rings.length > 1) place.appendChild(make("p", "title", `team ${workers.get(ring.leader).team}`));
+      gangline.structure(place.appendChild(make("div")), ring);
+    }
+  };
+
+  // How the teams are held together, and how their last merge went.
+  const drawSync = (now) => {
+    const teams = new Set(now.workers.filter((one) => one.is_member).map((one) => one.team));
+    const merge = now.last_merge;
+    const merged = merge
+      ? `; merged ${now.num_merges} times, the last one took ${format.seconds(merge.took_s)}, kept a team from computing for ${format.seconds(merge.busy_s)}, and found them ${format.number(merge.drift)} of the way apart that the mean has gone`
+      : "";
+    at("sync").textContent = teams.size > 1 ? `${teams.size} teams, held together by ${now.sync}${merged}` : `all in step${now.sync ? ` (${now.sync})` : ""}`;
   };
 
   // --- charts and news ----------------------------------------------------------------------------
@@ -207,7 +224,7 @@
 
   // --- the stream ---------------------------------------------------------------------------------
 
-  const draws = { role: drawOrders, now: drawNow, charts: drawCharts, news: drawNews };
+  const draws = { now: drawNow, charts: drawCharts, news: drawNews };
   const due = new Set();
   const drawDue = () => {
     for (const part of due) draws[part]();

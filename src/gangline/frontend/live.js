@@ -49,7 +49,7 @@ window.gangline = window.gangline || {};
           this.forget();
           this.role = message.role;
           this.add(message.moments);
-          return ["role", "charts", "news"];
+          return ["charts", "news"];
         case "moments":
           this.add(message.moments);
           return ["charts"];
@@ -78,7 +78,7 @@ window.gangline = window.gangline || {};
       const one = { t: event.t, what: what.replaceAll("_", " "), text: plain(event), isFault: FAULTS.has(event.kind) };
       this.news.push(one);
       this.news = this.news.slice(-MAX_NEWS);
-      if (event.kind !== "worker_ready") this.marks.push({ x: one.t, label: one.what, text: one.text });
+      if (event.kind === "decision" || one.isFault) this.marks.push({ x: one.t, label: one.what, text: one.text });
       this.marks = this.marks.slice(-MAX_NEWS);
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gangline.spec.event import RoundEnded
 from gangline.spec.exchange.structure import Structure
 
 
@@ -33,7 +34,7 @@ class WorkerNow(msgspec.Struct, kw_only=True):
     busy: float | None = None
     """What part of its time it computes, loads and updates, 0 … 1."""
     wait: float | None = None
-    """What part of its time it waits for slower workers."""
+    """What part of its time it waits: for slower workers, other teams, or the loop between steps."""
     compute_s: float | None = None
     data_s: float | None = None
     exchange_s: float | None = None
@@ -85,6 +86,9 @@ class Snapshot(msgspec.Struct, kw_only=True, tag_field="kind", tag="snapshot"):
     parts_per_s: float | None = None
     """The sum of the parts: what all members would do if nobody had to wait or exchange."""
     loss: float | None = None
+    num_merges: int = 0
+    """How often teams were merged, as far as the logs were read."""
+    last_merge: RoundEnded | None = None
     workers: list[WorkerNow] = []
     bars: list[StepBar] = []
     """The last steps."""

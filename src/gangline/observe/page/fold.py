@@ -160,7 +160,7 @@ class Fold:
             self.totals.blame(step.last_worker, waited_s, count)
         self.note_step(step.team, latest - origin, took_s / count, samples / count, count)
         if count == 1:
-            self.detail.add(step, origin)
+            self.detail.add(step, origin, is_chosen=self.stepper.is_summed)
         if len(self._records) >= _BATCH * _FIELDS:
             self._flush()
 

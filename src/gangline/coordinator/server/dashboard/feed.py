@@ -27,6 +27,7 @@ from gangline.spec.event import (
     Logged,
     LogOpened,
     PacingMeasured,
+    RoundEnded,
     SamplesLeased,
     StateHandedDown,
     StepDone,
@@ -108,10 +109,10 @@ class Feed:
         try:
             if is_first:
                 await self._read(BEGIN_BYTES)
-                self._fold.take_moments()
+                self._fold.timeline.take_moments()
             if self._following is None or self._following.done():
                 self._following = asyncio.create_task(self._follow())
-            history = History(role=role, moments=self._fold.moments())
+            history = History(role=role, moments=self._fold.timeline.moments())
             yield [msgspec.json.encode(history), *self._events, self._now()]
             while (lines := await watcher.queue.get()) is not None:
                 yield lines
@@ -149,7 +150,7 @@ class Feed:
     async def _read(self, limit: int) -> list[AnyEvent]:
         async with self._reading:
             events = await asyncio.to_thread(self._read_on, limit)
-        self._events.extend(_encoded(one for one in events if not isinstance(one, FREQUENT)))
+        self._events.extend(_encoded(one for one in events if is_rare(one)))
         return events
 
     def _read_on(self, limit: int) -> list[AnyEvent]:
@@ -158,9 +159,9 @@ class Feed:
         return events
 
     def _tell(self, events: list[AnyEvent]) -> None:
-        moments = self._fold.take_moments()
+        moments = self._fold.timeline.take_moments()
         points = [msgspec.json.encode(Moments(moments=moments))] if moments else []
-        rare = _encoded(one for one in events if not isinstance(one, FREQUENT))
+        rare = _encoded(one for one in events if is_rare(one))
         is_all_wanted = any(watcher.wants_all for watcher in self._watchers)
         every = _encoded(events) if is_all_wanted else []
         now = self._now()
@@ -169,6 +170,13 @@ class Feed:
             if not watcher.tell([*points, *told, now]):
                 self._watchers.remove(watcher)
                 watcher.end()
+
+
+def is_rare(event: AnyEvent) -> bool:
+    """Whether people are told of an event by itself; else what it comes to is in the snapshots."""
+    if isinstance(event, RoundEnded):
+        return not event.is_committed
+    return not isinstance(event, FREQUENT)
 
 
 def _encoded(events: Iterable[AnyEvent]) -> list[bytes]:

@@ -7,10 +7,12 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from gangline.protocol.live import Moment, StepBar
+from gangline.coordinator.server.dashboard.timeline import Sums, Timeline, began
+from gangline.protocol.live import StepBar
 from gangline.spec.event import (
     Decision,
     Logged,
+    RoundEnded,
     StepDone,
     StepsDone,
     Utilisation,
@@ -20,13 +22,9 @@ from gangline.spec.event import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gangline.coordinator.server.dashboard.timeline import Steps
     from gangline.spec.event import AnyEvent
 
-BUCKET_S = 1.0
-MAX_BUCKETS = 900
-"""Of more, two become one each, from there on."""
-SETTLED_S = 2.0
-"""So long after it, nothing is expected to come of a time any more: logs are written late."""
 LATELY_S = 5.0
 """What is averaged over for the present speeds; at least one step."""
 MAX_BARS, MAX_BARS_OF_WORKER = 640, 40
@@ -35,90 +33,21 @@ BARS_S = 60.0
 LOSS = "loss"
 
 
-class Sums(NamedTuple):
-    """Steps of one worker, added up."""
+class Lately(NamedTuple):
+    """The last steps of a worker, and how long they took, with what was between them."""
 
-    steps: int = 0
-    samples: int = 0
-    compute_s: float = 0.0
-    data_s: float = 0.0
-    exchange_s: float = 0.0
-    update_s: float = 0.0
-
-    def plus(self, other: Sums) -> Sums:
-        """Both together."""
-        return Sums(
-            self.steps + other.steps,
-            self.samples + other.samples,
-            self.compute_s + other.compute_s,
-            self.data_s + other.data_s,
-            self.exchange_s + other.exchange_s,
-            self.update_s + other.update_s,
-        )
-
-    @property
-    def own_s(self) -> float:
-        """What it does for itself."""
-        return self.compute_s + self.data_s + self.update_s
-
-    @property
-    def total_s(self) -> float:
-        """All that its steps took."""
-        return self.own_s + self.exchange_s
-
-
-class Bucket:
-    """A short time, from `t` on."""
-
-    def __init__(self, t: float) -> None:
-        self.t = t
-        self.sums: dict[int, Sums] = {}
-        self.shares: dict[int, int] = {}
-        self.weight = 0.0
-        self.loss = 0.0
-
-    def add(self, worker: int, sums: Sums) -> None:
-        """A worker has made steps."""
-        self.sums[worker] = self.sums.get(worker, Sums()).plus(sums)
-
-    def absorb(self, other: Bucket) -> None:
-        """The time after it becomes a part of it."""
-        for worker, sums in other.sums.items():
-            self.add(worker, sums)
-        self.shares = other.shares or self.shares
-        self.weight += other.weight
-        self.loss += other.loss
-
-    @property
-    def moment(self) -> Moment:
-        """One point of the charts."""
-        return Moment(
-            t=self.t,
-            samples_per_s=_rate((one.samples, one.total_s) for one in self.sums.values()),
-            parts_per_s=_rate((one.samples, one.own_s) for one in self.sums.values()),
-            loss=self.loss / self.weight if self.weight else None,
-            shares=self.shares,
-        )
-
-
-def _rate(workers: Iterable[tuple[int, float]]) -> float | None:
-    """What workers do together, each of which took so long for so many samples; None: nothing."""
-    known = [samples / seconds for samples, seconds in workers if seconds > 0]
-    return math.fsum(known) if known else None
+    sums: Sums
+    elapsed_s: float
 
 
 class Fold:
     """Takes events, roughly by time, and knows the present and the past of a job."""
 
     def __init__(self) -> None:
-        self._width_s = BUCKET_S
-        self._buckets: dict[int, Bucket] = {}
-        """By the number of their time; the oldest first."""
-        self._sent = -math.inf
-        """Up to which time points were taken."""
-        self._newest_s = -math.inf
+        self.timeline = Timeline()
+        """The past."""
         self._team_shares: dict[int, dict[int, int]] = {}
-        self._steps: dict[int, deque[StepDone | StepsDone]] = {}
+        self._steps: dict[int, deque[Steps]] = {}
         self.used: dict[int, Utilisation] = {}
         """The newest figures of each worker."""
         self.why: dict[int, str] = {}
@@ -126,99 +55,63 @@ class Fold:
         self.teams: dict[int, int] = {}
         """Which team each worker is in."""
         self.epoch = -1
+        self.num_merges = 0
+        """How often teams were merged, as far as the logs were read."""
+        self.last_merge: RoundEnded | None = None
 
     def take(self, events: Iterable[AnyEvent]) -> None:
         """Things have happened."""
         for event in events:
-            self._newest_s = max(self._newest_s, event.t)
+            self.timeline.see(event.t)
             match event:
                 case StepDone() | StepsDone():
                     self._take_steps(event)
                 case Logged(values=values, samples=samples):
                     loss = values.get(LOSS)
                     if loss is not None:
-                        bucket = self._bucket(event.t)
+                        bucket = self.timeline.at(event.t)
                         bucket.loss += loss * samples
                         bucket.weight += samples
                 case ViewAdopted():
                     self._take_view(event)
                 case Utilisation(worker=worker):
                     self.used[worker] = event
+                case RoundEnded(is_committed=True):
+                    self.num_merges += 1
+                    self.last_merge = event
                 case Decision(reason=reason, numbers=numbers) if event.what != "publish_view":
                     about = numbers.get("worker")
                     if about is not None:
                         self.why[int(about)] = reason
 
-    def _take_steps(self, event: StepDone | StepsDone) -> None:
+    def _take_steps(self, event: Steps) -> None:
         self.epoch = max(self.epoch, event.epoch)
         self.teams[event.worker] = event.team
-        self._bucket(event.t).add(event.worker, sums_of(event))
+        self.timeline.add_steps(event)
         self._steps.setdefault(event.worker, deque(maxlen=256)).append(event)
 
     def _take_view(self, event: ViewAdopted) -> None:
         known = self._team_shares if event.whole else {}
-        self._team_shares = {
-            **known, event.team: dict(zip(event.members, event.shares, strict=False))
-        }  # fmt: skip
-        shares = {w: n for team in self._team_shares.values() for w, n in team.items()}
-        self._bucket(event.t).shares = shares
+        shares = dict(zip(event.members, event.shares, strict=False))
+        self._team_shares = {**known, event.team: shares}
+        self.timeline.at(event.t).shares = {
+            worker: share for team in self._team_shares.values() for worker, share in team.items()
+        }
 
-    # --- the past --------------------------------------------------------------------------------
-
-    def _bucket(self, t: float) -> Bucket:
-        number = math.floor(t / self._width_s)
-        found = self._buckets.get(number)
-        if found is None:
-            found = self._buckets[number] = Bucket(number * self._width_s)
-            if len(self._buckets) > MAX_BUCKETS:
-                self._halve()
-                return self._bucket(t)
-        return found
-
-    def _halve(self) -> None:
-        """Every two become one."""
-        old, self._buckets = sorted(self._buckets.items()), {}
-        self._width_s *= 2
-        for _, bucket in old:
-            number = math.floor(bucket.t / self._width_s)
-            known = self._buckets.setdefault(number, Bucket(number * self._width_s))
-            known.absorb(bucket)
-
-    def moments(self) -> list[Moment]:
-        """All points of the charts so far, but those that may still change."""
-        return [one.moment for _, one in sorted(self._buckets.items()) if self._is_settled(one)]
-
-    def take_moments(self) -> list[Moment]:
-        """The points that are new since the last time."""
-        new = [one for one in self.moments() if one.t > self._sent]
-        self._sent = new[-1].t if new else self._sent
-        return new
-
-    def _is_settled(self, bucket: Bucket) -> bool:
-        return bucket.t + self._width_s + SETTLED_S <= self._newest_s
-
-    # --- the present -----------------------------------------------------------------------------
-
-    def lately(self, worker: int, now: float) -> Sums | None:
+    def lately(self, worker: int, now: float) -> Lately | None:
         """The last steps of a worker; None where it has made none for longer than some take."""
         steps = self._steps.get(worker)
         if not steps:
             return None
         last = steps[-1]
-        took_s = last.compute_s + last.data_s + last.exchange_s + last.update_s
-        if now - last.t > LATELY_S + 3 * took_s:
+        if now - last.t > LATELY_S + 3 * Sums.of(last).total_s:
             return None
-        found = Sums()
+        found, since_s = Sums(), last.t
         for event in reversed(steps):
             if found.steps and last.t - event.t > LATELY_S:
                 break
-            found = found.plus(sums_of(event))
-        return found
-
-    def loss(self) -> float | None:
-        """The newest one that is known."""
-        known = [one for _, one in sorted(self._buckets.items()) if one.weight]
-        return known[-1].loss / known[-1].weight if known else None
+            found, since_s = found.plus(Sums.of(event)), min(since_s, began(event))
+        return Lately(found, max(last.t - since_s, found.own_s))
 
     def bars(self) -> list[StepBar]:
         """The last steps of all workers."""
@@ -234,27 +127,19 @@ class Fold:
         return [_bar(one, least_s) for one in shown]
 
 
-def sums_of(event: StepDone | StepsDone) -> Sums:
-    """What an event says of one step, or of several."""
-    steps = event.steps if isinstance(event, StepsDone) else 1
-    return Sums(
-        steps, event.samples, event.compute_s, event.data_s, event.exchange_s, event.update_s
-    )
-
-
-def _least_exchange_s(events: list[StepDone | StepsDone]) -> dict[tuple[int, int], float]:
+def _least_exchange_s(events: list[Steps]) -> dict[tuple[int, int], float]:
     """By team and step, what exchanging took whoever came last; -1 for a step: any of them."""
     least: dict[tuple[int, int], float] = {}
     for one in events:
-        each_s = one.exchange_s / sums_of(one).steps
+        each_s = one.exchange_s / Sums.of(one).steps
         for step in (-1, *([one.step] if isinstance(one, StepDone) else [])):
             key = (one.team, step)
             least[key] = min(least.get(key, math.inf), each_s)
     return least
 
 
-def _bar(one: StepDone | StepsDone, least_s: dict[tuple[int, int], float]) -> StepBar:
-    steps = sums_of(one).steps
+def _bar(one: Steps, least_s: dict[tuple[int, int], float]) -> StepBar:
+    steps = one.steps if isinstance(one, StepsDone) else 1
     # Workers may be summed up over different steps: there, the shortest of all stands for it.
     exchange_s = steps * least_s.get((one.team, one.step if steps == 1 else -1), 0.0)
     return StepBar(

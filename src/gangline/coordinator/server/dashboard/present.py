@@ -11,7 +11,7 @@ from gangline.protocol.live import Snapshot, WorkerNow
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gangline.coordinator.server.dashboard.fold import Fold, Sums
+    from gangline.coordinator.server.dashboard.fold import Fold, Lately
     from gangline.protocol.status import Status, WorkerStatus
 
 
@@ -24,7 +24,7 @@ def snapshot_of(
     lately = {worker: fold.lately(worker, now) for worker in shares}
     least_s = _least_exchange_s(lately, fold.teams)
     workers = [
-        _worker(one, fold, share=shares.get(one.worker), sums=lately.get(one.worker),
+        _worker(one, fold, share=shares.get(one.worker), lately=lately.get(one.worker),
                 least_s=least_s.get(fold.teams.get(one.worker, 0), 0.0))
         for one in status.workers
     ]  # fmt: skip
@@ -41,25 +41,27 @@ def snapshot_of(
         may_kill=may_kill,
         samples_per_s=_sum(one.samples_per_s for one in workers),
         parts_per_s=_sum(one.alone_per_s for one in workers),
-        loss=fold.loss(),
+        loss=fold.timeline.loss,
+        num_merges=fold.num_merges,
+        last_merge=fold.last_merge,
         workers=workers,
         bars=fold.bars(),
         skipped_bytes=skipped_bytes,
     )
 
 
-def _least_exchange_s(lately: dict[int, Sums | None], teams: dict[int, int]) -> dict[int, float]:
+def _least_exchange_s(lately: dict[int, Lately | None], teams: dict[int, int]) -> dict[int, float]:
     """By team: what the exchange itself takes, per step: whoever comes last does not wait."""
     least: dict[int, float] = {}
-    for worker, sums in lately.items():
-        if sums is not None:
-            team, each_s = teams.get(worker, 0), sums.exchange_s / sums.steps
+    for worker, found in lately.items():
+        if found is not None:
+            team, each_s = teams.get(worker, 0), found.sums.exchange_s / found.sums.steps
             least[team] = min(least.get(team, math.inf), each_s)
     return least
 
 
 def _worker(
-    status: WorkerStatus, fold: Fold, *, share: int | None, sums: Sums | None, least_s: float
+    status: WorkerStatus, fold: Fold, *, share: int | None, lately: Lately | None, least_s: float
 ) -> WorkerNow:
     used = fold.used.get(status.worker)
     now = WorkerNow(
@@ -77,12 +79,13 @@ def _worker(
         gpu=None if used is None else used.gpu,
         why=fold.why.get(status.worker, ""),
     )
-    if sums is not None and sums.total_s > 0:
-        steps, total_s = sums.steps, sums.total_s
-        now.samples_per_s = sums.samples / total_s
+    if lately is not None and lately.elapsed_s > 0:
+        sums, elapsed_s = lately
+        steps, exchange_s = sums.steps, min(least_s * sums.steps, sums.exchange_s)
+        now.samples_per_s = sums.samples / elapsed_s
         now.alone_per_s = sums.samples / sums.own_s if sums.own_s > 0 else None
-        now.busy = sums.own_s / total_s
-        now.wait = max(0.0, sums.exchange_s - least_s * steps) / total_s
+        now.busy = min(1.0, sums.own_s / elapsed_s)
+        now.wait = max(0.0, 1.0 - now.busy - exchange_s / elapsed_s)
         now.compute_s, now.data_s = sums.compute_s / steps, sums.data_s / steps
         now.exchange_s, now.update_s = sums.exchange_s / steps, sums.update_s / steps
     return now

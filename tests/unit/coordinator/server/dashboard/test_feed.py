@@ -16,9 +16,10 @@ from serving import KEYS, ask, serving
 from gangline.coordinator.server import Driver
 from gangline.coordinator.server.dashboard import feed as feed_module
 from gangline.coordinator.server.dashboard.feed import MAX_UNREAD, MAX_WATCHERS, Feed
-from gangline.coordinator.server.dashboard.fold import MAX_BUCKETS, Fold
+from gangline.coordinator.server.dashboard.fold import Fold
 from gangline.coordinator.server.dashboard.present import snapshot_of
 from gangline.coordinator.server.dashboard.tail import BEGIN_BYTES, LogTail
+from gangline.coordinator.server.dashboard.timeline import MAX_BUCKETS
 from gangline.coordinator.settings import Settings
 from gangline.eventlog import EventWriter, log_path
 from gangline.protocol.status import Status, WorkerStatus
@@ -26,6 +27,7 @@ from gangline.spec.errors import UsageError
 from gangline.spec.event import (
     Decision,
     Logged,
+    RoundEnded,
     StepDone,
     StepsDone,
     Utilisation,
@@ -83,6 +85,38 @@ def test_a_snapshot_has_the_numbers_of_the_last_steps() -> None:
     assert (found.view, found.step, found.epoch) == (3, 7, 0)
 
 
+def test_time_between_steps_counts() -> None:
+    fold = Fold()
+    for number in range(5):
+        fold.take([step(0, number, 100.0 + number)])  # each takes a quarter of it
+    (zero,) = snapshot_of(status(0), fold, now=104.0).workers
+    assert zero.samples_per_s == pytest.approx(5 * 10 / 4.25)
+    assert zero.busy == pytest.approx(5 * 0.15 / 4.25)
+    assert zero.wait == pytest.approx(1 - 5 * 0.25 / 4.25)
+
+
+def test_a_long_step_is_spread_over_its_time_and_a_pause_is_shown() -> None:
+    fold = Fold()
+    fold.take([step(0, 1, 104.0, samples=40, compute_s=3.85), step(0, 2, 120.0)])
+    fold.take([step(0, 3, 140.0)])
+    points = {one.t: one.samples_per_s for one in fold.timeline.moments()}
+    assert [points[t] for t in (100.0, 101.0, 102.0, 103.0)] == pytest.approx([10.0] * 4)
+    assert points[104.0] == points[118.0] == 0.0
+    assert points[119.0] == pytest.approx(10.0)
+
+
+def test_merges_are_counted_and_told_one_by_one_only_where_they_fail() -> None:
+    fold = Fold()
+    ended = RoundEnded(
+        t=1, number=3, epoch=0, is_committed=True, is_whole=False, offsets={}, took_s=0.5,
+        exchange_s=0.1, busy_s=0.2, drift=0.3, interval_s=1.0, sync="flexible", reason="",
+    )  # fmt: skip
+    failed = msgspec.structs.replace(ended, is_committed=False, number=4)
+    fold.take([ended, failed])
+    assert (fold.num_merges, fold.last_merge) == (1, ended)
+    assert [feed_module.is_rare(one) for one in (ended, failed)] == [False, True]
+
+
 def test_who_makes_no_steps_has_no_speed() -> None:
     fold = Fold()
     fold.take([step(0, 1, 100.0)])
@@ -95,7 +129,7 @@ def test_a_slow_job_has_the_speed_of_its_last_step() -> None:
     fold.take([step(0, 1, 100.0, compute_s=20.0, samples=40), step(0, 2, 120.0, compute_s=20.0)])
     found = fold.lately(0, 150.0)
     assert found is not None
-    assert found.steps == 1
+    assert found.sums.steps == 1
 
 
 def test_steps_that_were_summed_up_count_as_many() -> None:
@@ -128,10 +162,10 @@ def test_loss_is_averaged_by_samples_and_shares_follow_views() -> None:
         Logged(t=100.2, worker=1, step=0, epoch=0, samples=9, values={"loss": None}),
         step(0, 1, 110.0),
     ])  # fmt: skip
-    first = fold.moments()[0]
+    first = fold.timeline.moments()[0]
     assert first.loss == pytest.approx(2.0)
     assert first.shares == {0: 3, 1: 1}
-    assert fold.loss() == pytest.approx(2.0)
+    assert fold.timeline.loss == pytest.approx(2.0)
 
 
 def test_why_somebody_is_a_spare_is_the_last_decision_about_it() -> None:
@@ -148,19 +182,19 @@ def test_years_of_points_take_no_more_memory_than_minutes() -> None:
     fold = Fold()
     for number in range(5 * MAX_BUCKETS):
         fold.take([step(0, number, 1000.0 + number)])
-    moments = fold.moments()
+    moments = fold.timeline.moments()
     assert MAX_BUCKETS / 3 < len(moments) <= MAX_BUCKETS
     assert [one.t for one in moments] == sorted(one.t for one in moments)
-    assert moments[0].samples_per_s == pytest.approx(40)
+    assert moments[5].samples_per_s == pytest.approx(10)  # one step per second
 
 
 def test_points_are_told_once() -> None:
     fold = Fold()
     fold.take([step(0, 0, 100.5), step(0, 1, 101.5), step(0, 2, 110.0)])
-    assert [one.t for one in fold.take_moments()] == [100.0, 101.0]
-    assert fold.take_moments() == []
+    assert [one.t for one in fold.timeline.take_moments()] == [100.0, 101.0]
+    assert fold.timeline.take_moments() == []
     fold.take([step(0, 3, 120.0)])
-    assert [one.t for one in fold.take_moments()] == [110.0]
+    assert [one.t for one in fold.timeline.take_moments()] == [102.0, 108.0, 109.0]
 
 
 def write(run_dir: Path, source: str, *events: Any) -> None:
