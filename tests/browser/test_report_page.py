@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import made_runs
 import pytest
 
-from gangline.observe.page import Price, make_page
+import gangline
+from gangline.observe.page import Price, compare_folders, make_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -238,3 +239,29 @@ def test_many_workers_are_three_rows(page: Any, tmp_path: Path) -> None:
     figures = page.locator("[data-section='Figures']").inner_text()
     assert "100,000" in figures
     assert "worker 4711 made the others wait" in page.locator("body").inner_text()
+
+
+def test_runs_stand_side_by_side_on_one_scale(page: Any, run_dir: Path, tmp_path: Path) -> None:
+    other = made_runs.plain_run(tmp_path / "other", name="other")
+    _, text = compare_folders([run_dir, other], with_page=True)
+    show(page, text, tmp_path)
+    assert page.locator(f"{GANTT} canvas").count() == 2
+    table = page.locator("table").first.inner_text()
+    assert "samples/s" in table
+    assert "1 times [1, 1]" in table
+    title = "Throughput, and the sum of the parts"
+    tops = page.evaluate(
+        "(title) => [...document.querySelectorAll(`[data-section='${title}']`)]"
+        ".map((one) => one.chart.plot.scales.y.max)",
+        title,
+    )
+    assert tops[0] == tops[1] > 0
+
+
+def test_a_notebook_shows_it_in_a_frame(page: Any, run_dir: Path, tmp_path: Path) -> None:
+    cell = tmp_path / "cell.html"
+    cell.write_text(f"<!doctype html>{gangline.report(run_dir)._repr_html_()}", encoding="utf-8")
+    page.goto(cell.as_uri())
+    frame = page.frame_locator("iframe")
+    frame.locator("html[data-ready]").wait_for()
+    assert "made the others wait" in frame.locator("body").inner_text()

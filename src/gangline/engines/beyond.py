@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.eventlog import log_path
+from gangline.eventlog.parts import newest_part
 from gangline.files.plainfile import open_plain
 from gangline.spec.event import Decision
 
@@ -96,7 +97,7 @@ class Beyond:
         """Whether a worker that ended well had been asked to leave, and did."""
         if self.is_elsewhere:
             return False
-        path = log_path(self._job.run_dir, f"worker {worker}")
+        path = newest_part(log_path(self._job.run_dir, f"worker {worker}"))
         return any(event.what == "leave" for event in _last_decisions(path))
 
     @property

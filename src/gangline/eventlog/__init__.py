@@ -10,6 +10,7 @@ from gangline.eventlog.reader import EVENT_KINDS as EVENT_KINDS
 from gangline.eventlog.reader import LogNotes as LogNotes
 from gangline.eventlog.reader import read_events as read_events
 from gangline.eventlog.reader import tail_events as tail_events
+from gangline.eventlog.sampling import SampledWriter as SampledWriter
 from gangline.eventlog.writer import EventSink as EventSink
 from gangline.eventlog.writer import EventWriter as EventWriter
 from gangline.eventlog.writer import NullWriter as NullWriter

@@ -34,6 +34,11 @@ class LogFile:
         self._mark_bytes = 0
         """The length of the mark that the file ends in; 0: there is none."""
 
+    @property
+    def size(self) -> int:
+        """How long the file is; 0 while it is not open."""
+        return 0 if self._descriptor is None else os.fstat(self._descriptor).st_size
+
     def append(self, lines: Sequence[bytes]) -> tuple[int, str | None]:
         """Appends `lines`; how many of them are now in the file, and what went wrong, if anything.
 

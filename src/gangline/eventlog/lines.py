@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 
-from gangline.spec.event import AnyEvent, Event, EventsLost, StepDone
+from gangline.spec.event import AnyEvent, Event, EventsLost, StepDone, StepsDone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +21,8 @@ class Line(NamedTuple):
     t: float
     step: int
     """The step that it reports; -1: none."""
+    last_step: int = -1
+    """The last one, where it reports several."""
 
     @classmethod
     def of(cls, text: bytes) -> Self:
@@ -29,7 +31,7 @@ class Line(NamedTuple):
             event = _decoder.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return cls(text, 0.0, -1)
-        return cls(text, event.t, event.step if isinstance(event, StepDone) else -1)
+        return cls(text, event.t, *steps_of(event))
 
 
 class Missing:
@@ -50,7 +52,7 @@ class Missing:
             if line.step >= 0:
                 first = line.step if self._first_step < 0 else self._first_step
                 self._first_step = min(first, line.step)
-                self._last_step = max(self._last_step, line.step)
+                self._last_step = max(self._last_step, line.step, line.last_step)
 
     def join(self, other: Missing) -> None:
         """What another account says is missing, too."""
@@ -78,6 +80,16 @@ class Missing:
             first_step=self._first_step,
             last_step=self._last_step,
         )
+
+
+def steps_of(event: Event) -> tuple[int, int]:
+    """The first and the last step that an event reports; -1: none."""
+    match event:
+        case StepDone(step=step):
+            return step, step
+        case StepsDone(step=step, steps=steps):
+            return step, step + steps - 1
+    return -1, -1
 
 
 def encode_line(event: Event) -> bytes:

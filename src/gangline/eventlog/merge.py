@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gangline.eventlog.parts import grouped
 from gangline.eventlog.paths import events_dir
 from gangline.eventlog.reader import LogNotes, read_events
 from gangline.spec.errors import LogError, UsageError
@@ -48,12 +49,18 @@ def merge_logs(paths: Sequence[Path], *, notes: list[LogNotes] | None = None) ->
     The times in logs of other machines become those of the machine that keeps them.
     """
     streams = []
-    for path in paths:
-        own = None if notes is None else LogNotes(path=str(path))
-        if notes is not None and own is not None:
-            notes.append(own)
-        streams.append(_keyed(read_events(path, notes=own)))
+    for parts in grouped(paths):
+        own = [None if notes is None else LogNotes(path=str(path)) for path in parts]
+        if notes is not None:
+            notes += [one for one in own if one is not None]
+        streams.append(_keyed(_read_parts(parts, own)))
     return (event for _, event in heapq.merge(*streams, key=itemgetter(0)))
+
+
+def _read_parts(parts: list[Path], notes: list[LogNotes | None]) -> Iterator[AnyEvent]:
+    """One log in several files, one after the other."""
+    for path, own in zip(parts, notes, strict=True):
+        yield from read_events(path, notes=own)
 
 
 def _keyed(events: Iterator[AnyEvent]) -> Iterator[tuple[float, AnyEvent]]:

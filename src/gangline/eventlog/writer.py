@@ -21,7 +21,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, Self
 
 from gangline.eventlog.appending import LogFile
-from gangline.eventlog.lines import Line, Missing, encode_line
+from gangline.eventlog.lines import Line, Missing, encode_line, steps_of
+from gangline.eventlog.parts import last_number
+from gangline.eventlog.paths import part_path
 from gangline.spec.event import (
     SCHEMA_VERSION,
     Event,
@@ -86,8 +88,18 @@ class EventWriter:
     """
 
     def __init__(
-        self, path: Path, *, run: str, source: str, clock: Callable[[], float] = time.time
+        self,
+        path: Path,
+        *,
+        run: str,
+        source: str,
+        max_bytes: int | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        """A file that has grown to `max_bytes` goes on in another one; None: it never does."""
+        self._path = path
+        self._max_bytes = max_bytes
+        self._part = last_number(path)
         self._run = run
         self._source = source
         self._clock = clock
@@ -102,7 +114,7 @@ class EventWriter:
         """What is lost, and not yet reported."""
         self._is_losing = False
         self._flushed_at = clock()
-        self._file = LogFile(path, header=self._header)
+        self._file = LogFile(part_path(path, self._part), header=self._header)
         self.lost = 0
         """Events that are not in the log and never will be."""
         self.problem: str | None = None
@@ -175,14 +187,14 @@ class EventWriter:
         if self._is_closed:
             self.lost += 1
             return
-        step = event.step if type(event) is StepDone else -1
+        steps = steps_of(event)
         try:
             text = encode_line(event)
         except (TypeError, ValueError) as error:
             reason = f"a {type(event).__name__} cannot be written as JSON: {error}"
-            self._lose(Line(b"", self._clock(), step), reason)
+            self._lose(Line(b"", self._clock(), *steps), reason)
             return
-        line = Line(text, event.t, step)
+        line = Line(text, event.t, *steps)
         # What comes after a lost one is lost too, until that is reported: the log keeps its order.
         if self._is_losing or self._pending_bytes + len(text) > MAX_PENDING_BYTES:
             self._is_losing = True
@@ -209,6 +221,8 @@ class EventWriter:
         self._put_back(lines[whole:])
         if error is None:
             self._is_losing = False
+            if self._max_bytes is not None and self._file.size >= self._max_bytes:
+                self._go_on_in_another()
         else:
             if self.problem is None:
                 _log.warning("events are missing from the log of %s: %s", self._source, error)
@@ -216,6 +230,21 @@ class EventWriter:
             self._missing = missing
             self._mark(error)
         self.problem = error
+
+    def _go_on_in_another(self) -> None:
+        """The file is long enough: the log goes on in a new one, if one can be begun."""
+        path = part_path(self._path, self._part + 1)
+        before, self._part = self._file, self._part + 1
+        fresh = LogFile(path, header=self._header)
+        _, error = fresh.append(())
+        if error is None:
+            before.close()
+            self._file = fresh
+            return
+        self._part -= 1
+        fresh.close()
+        with suppress(OSError):  # it is empty: nobody could read it
+            path.unlink()
 
     def _mark(self, error: str) -> None:
         """Says in the file that what is kept here is missing: this process may be killed."""
@@ -237,5 +266,6 @@ class EventWriter:
             source=self._source,
             host=socket.gethostname(),
             pid=self._pid,
+            part=self._part,
         )
         return encode_line(opened)

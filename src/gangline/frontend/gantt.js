@@ -36,8 +36,8 @@
       element.replaceChildren();
       const key = element.appendChild(make("div", "key"));
       for (const kind of STACK) this.keyEntry(key, palette[kind], kind === "other" ? "between steps" : kind);
-      this.keyEntry(key, colour("--spare"), "spare");
-      this.keyEntry(key, colour("--down"), "down");
+      this.keyEntry(key, "var(--spare)", "spare");
+      this.keyEntry(key, "var(--down)", "down");
       this.canvas = element.appendChild(make("canvas"));
       this.canvas.tabIndex = 0;
       this.canvas.setAttribute("role", "img");

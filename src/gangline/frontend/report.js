@@ -54,7 +54,7 @@
     return {
       length: Math.max(...runs.map((run) => run.length)),
       throughput: highest(runs.flatMap((run) => [run.throughput.measured, run.throughput.parts])),
-      steps: highest(runs.flatMap((run) => [run.steps.measured, run.steps.predicted])),
+      steps: highest(runs.flatMap((run) => [...run.steps.measured.map((one) => one.values), run.steps.predicted])),
     };
   };
 

@@ -4,6 +4,7 @@
 (() => {
   const { make, lines, gantt, structure, format, palette } = gangline;
   const MOST_LISTED = 6; // of the bill, at first
+  const MOST_MARKED = 40; // merges; more would hide the lines
 
   const table = (element, columns, rows) => {
     const place = element.appendChild(make("div", "scroll")).appendChild(make("table"));
@@ -46,7 +47,7 @@
     const key = element.appendChild(make("div", "key"));
     const total = Object.values(run.spent).reduce((sum, one) => sum + one, 0) || 1;
     for (const [kind, value] of Object.entries(run.spent)) {
-      if (value <= 0) continue;
+      if (value / total < 5e-4) continue;
       const part = bar.appendChild(make("i"));
       part.style.background = palette[kind];
       part.style.flexGrow = value / total;
@@ -67,7 +68,7 @@
     const rest = run.bill.items.slice(MOST_LISTED);
     if (rest.length) {
       const more = element.appendChild(make("details"));
-      more.append(make("summary", "", `${rest.length} smaller ones`));
+      more.append(make("summary", "", `${rest.length} more`));
       list(more, rest, MOST_LISTED + 1);
     }
     if (!run.bill.items.length) element.append(make("p", "faint", "Nothing else cost more than half a percent."));
@@ -130,8 +131,8 @@
 
   const steps = (element, run) => {
     const { x, measured, predicted } = run.steps;
-    const series = [{ label: "measured", values: measured, colour: palette.compute }];
-    if (predicted) series.push({ label: "predicted by the plan", values: predicted, colour: palette.exchange, dash: [6, 4] });
+    const series = [...measured];
+    if (predicted) series.push({ label: "predicted by the plan", values: predicted, colour: palette.other, dash: [6, 4] });
     timed(run, element, { x, series, format: format.seconds, ceiling: run.scale.steps, marks: run.marks.filter((mark) => mark.kind === "plan").map(withNumbers) });
   };
 
@@ -195,7 +196,7 @@
     const place = element.appendChild(make("div", "charts"));
     const x = rounds.map((mark) => mark.x);
     const of = (name) => rounds.map((mark) => mark.numbers[name]);
-    const marks = rounds.map(withNumbers);
+    const marks = rounds.length <= MOST_MARKED ? rounds.map(withNumbers) : [];
     const charts = [
       { title: "how long a merge took", format: format.seconds, series: [
         { label: "from opening to end", values: rounds.map((mark) => mark.took_s), points: true },

@@ -19,7 +19,10 @@
 
   const titleOf = (group, isTop) => {
     const kind = isServer(group) ? `server at ${group.leader}` : "ring";
-    const count = group.groups.length ? `of ${group.groups.length} groups` : `of ${group.members.length}`;
+    const drawn = (group.groups.length ? group.groups : group.members).length;
+    const all = group.count ?? drawn;
+    const cut = all > drawn ? `, ${drawn} are drawn` : "";
+    const count = `of ${all}${group.groups.length ? " groups" : ""}${cut}`;
     const short = group.compression && group.compression !== "none" ? `, ${group.compression}` : "";
     return `${isTop ? "all: " : ""}${kind} ${count}${short}`;
   };
@@ -96,7 +99,8 @@
     draw(place, "text", { ...centred, y: y + at[1] + 29, "font-size": 11, fill: "var(--faint)" }, name);
   };
 
-  // Draws {topology, leader, compression, members: [{worker, node, share}], groups: [the same]}.
+  // Draws {topology, leader, compression, members: [{worker, node, share}], groups: [the same]}; `count`
+  // says how many members or groups there are, where not all of them are given.
   gangline.structure = (element, tree) => {
     element.classList.add("structure");
     element.replaceChildren();

@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from gangline.observe.losses import describe_loss
+from gangline.observe.ranges import cut_alike
 from gangline.observe.team_ledger import TeamOrders
 from gangline.observe.window import Window
 from gangline.spec.errors import LogError
-from gangline.spec.event import EventsLost, Regrouped, StepDone, StepSummary, ViewAdopted
+from gangline.spec.event import EventsLost, Regrouped, StepDone, StepsDone, StepSummary, ViewAdopted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gangline.spec.event import Event
 
-Report: TypeAlias = StepDone | StepSummary
-"""Somebody did a step: one worker, or many of whom one line speaks."""
+Report: TypeAlias = StepDone | StepsDone | StepSummary
+"""Somebody did a step, or several alike: one worker, or many of whom one line speaks."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +49,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     def num_epochs(self) -> int:
         """Epochs of which a step was committed."""
         return 1 + max((window.epoch for window in self.windows), default=-1)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that were committed."""
+        return sum(window.steps for window in self.windows)
 
     @property
     def num_samples(self) -> int:
@@ -118,7 +124,7 @@ def _read(kept: list[Event]) -> Ledger:
         return _read_group(kept)
     parts: dict[int, list[Event]] = {}
     for event in kept:
-        if isinstance(event, StepDone | Regrouped | ViewAdopted):
+        if isinstance(event, StepDone | StepsDone | Regrouped | ViewAdopted):
             parts.setdefault(event.team, []).append(event)
     for team in orders.teams:
         parts.setdefault(team, [])
@@ -143,7 +149,7 @@ def _read_group(events: Iterable[Event]) -> Ledger:
     members: dict[int, tuple[int, ...]] = {}
     for event in events:
         match event:
-            case StepDone() | StepSummary():
+            case StepDone() | StepsDone() | StepSummary():
                 reports.append(event)
             case Regrouped(view=view, step=step):
                 restarts.add((view, step))
@@ -152,7 +158,7 @@ def _read_group(events: Iterable[Event]) -> Ledger:
                 members[view] = tuple(event.members)
     by_step: dict[int, list[Report]] = {}
     void: list[Report] = []
-    for report in reports:
+    for report in cut_alike(reports, {step for _, step in restarts}):
         if _voided_by(report, restarts) is None:
             by_step.setdefault(report.step, []).append(report)
         else:
@@ -193,7 +199,8 @@ def _window(reports: list[Report], members: dict[int, tuple[int, ...]]) -> Windo
         epoch=first.epoch,
         start=first.start,
         stop=first.stop,
-        samples={one.worker: one.samples for one in reports if isinstance(one, StepDone)},
+        samples={one.worker: one.samples for one in reports if not isinstance(one, StepSummary)},
+        steps=first.steps if isinstance(first, StepsDone) else 1,
         members=members.get(first.view, ()),
     )
 

@@ -31,7 +31,7 @@ from gangline.observe.summary import (
     WorkerSummary,
 )
 from gangline.observe.timeline import Step, Timeline, accounted_s, build_timeline
-from gangline.spec.event import SamplesLeased
+from gangline.spec.event import SamplesLeased, StepsDone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ def summarize(events: Iterable[AnyEvent]) -> RunSummary:
         run=timeline.run,
         status=timeline.ended.status if timeline.ended else "unknown",
         reason=timeline.ended.reason if timeline.ended else "",
-        num_steps=len(timeline.steps),
+        num_steps=_num_steps(timeline, kept),
         num_epochs=len(timeline.epochs),
         samples=_samples(timeline, kept),
         wall_s=_wall_s(timeline),
@@ -86,13 +86,20 @@ def summarize(events: Iterable[AnyEvent]) -> RunSummary:
         decisions=_decisions(timeline),
         plan=summarize_plan(timeline, steady),
         num_missing_events=sum(loss.count for loss in timeline.losses),
-        warnings=_warnings(timeline),
+        warnings=[*_warnings(timeline), *_notes_on_sums(timeline, kept)],
     )
+
+
+def _num_steps(timeline: Timeline, events: Sequence[AnyEvent]) -> int:
+    """All steps, those included that the logs sum up."""
+    if any(isinstance(event, StepsDone) for event in events):
+        return read_ledger(events).num_steps
+    return len(timeline.steps)
 
 
 def _samples(timeline: Timeline, events: Sequence[AnyEvent]) -> int:
     """How many samples the run has used; what a lost team had used counts when others have used it."""
-    if any(isinstance(event, SamplesLeased) for event in events):
+    if any(isinstance(event, SamplesLeased | StepsDone) for event in events):
         return read_ledger(events).num_samples
     return sum(step.samples for step in timeline.steps)
 
@@ -294,6 +301,17 @@ def _warnings(timeline: Timeline) -> list[str]:
             f"(missing: worker {names})"
         )
     return warnings
+
+
+def _notes_on_sums(timeline: Timeline, events: Sequence[AnyEvent]) -> list[str]:
+    """What must be known of the figures where the logs sum up steps."""
+    total = _num_steps(timeline, events)
+    if total <= len(timeline.steps):
+        return []
+    return [
+        f"{total - len(timeline.steps)} of {total} steps are summed up in the logs: times are those of "
+        f"the {len(timeline.steps)} steps that are written in full"
+    ]
 
 
 def _wall_s(timeline: Timeline) -> float:

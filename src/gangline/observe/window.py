@@ -15,5 +15,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     stop: int
     samples: dict[int, int]
     """How many of them each worker computed, as far as it lived to tell."""
+    steps: int = 1
+    """How many steps it stands for, from `step` on, where a log sums them up."""
     members: tuple[int, ...] = ()
     """Who took part; empty where that is not known."""

@@ -46,6 +46,8 @@ NON_FINITE = ("keep", "evict")
 """What happens to a worker whose gradient is wrong: nothing but being named, or it is put out."""
 AUTO, FLAT = "auto", "flat"
 """Structures that need no plan: planned while the job runs, or all in one ring."""
+EVENTS = (AUTO, "full", "sampled")
+"""How steps are written down."""
 LEAST_PATIENCE_S, MOST_PATIENCE_S = 2.0, 3600.0
 DEFAULT_MAX_AWAY_S = 60.0
 ANY_ADDRESS, ANY_IPV6 = "0.0.0.0", "::"
@@ -227,6 +229,23 @@ class ManagerConfig(_Part, frozen=True, kw_only=True):
     """Train with all workers, also where fewer of them would be faster."""
 
 
+class EventsConfig(_Part, frozen=True, kw_only=True):
+    """How much workers write down."""
+
+    steps: str = AUTO
+    """`full`: a line for every step; `sampled`: most are summed up; `auto`: full for 100,000 steps."""
+    file_mib: int = 256
+    """A worker's log that has grown by so many MiB goes on in another file."""
+
+    def __post_init__(self) -> None:
+        if self.steps not in EVENTS:
+            raise UsageError(f"events.steps must be one of {', '.join(EVENTS)}, not {self.steps!r}")
+        if not 1 <= self.file_mib <= 1 << 20:
+            raise UsageError(
+                f"events.file_mib must be from 1 to {1 << 20} MiB, not {self.file_mib}"
+            )
+
+
 class ComputeConfig(_Part, frozen=True, kw_only=True):
     """What the workers of this machine compute on."""
 
@@ -305,6 +324,7 @@ class RunConfig(_Part, frozen=True, kw_only=True):
     manager: ManagerConfig = ManagerConfig()
     emulation: EmulationConfig = EmulationConfig()
     compute: ComputeConfig = ComputeConfig()
+    events: EventsConfig = EventsConfig()
     hosts: HostsConfig = HostsConfig()
 
     @property

@@ -33,6 +33,8 @@ class LogOpened(Event, frozen=True, kw_only=True, tag="log_opened"):
     ahead_s: float = 0.0
     """What must be added to `t` from here on to have the time of the machine that keeps the log; not 0
     in the logs of other machines."""
+    part: int = 0
+    """Which file of the log this is: one that has grown long goes on in another."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):

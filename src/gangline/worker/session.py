@@ -18,9 +18,10 @@ from gangline.collectives.transports import (
     check_transport,
     open_door,
 )
-from gangline.eventlog import EventWriter, NullWriter, log_path
+from gangline.eventlog import EventWriter, NullWriter, SampledWriter, log_path
 from gangline.protocol.messages import PROTOCOL_VERSION, Goodbye, Hello
 from gangline.protocol.reaching import interface_towards
+from gangline.spec.config import AUTO
 from gangline.spec.errors import LaunchError
 from gangline.worker.environment import find_launch
 from gangline.worker.gradients.communicator import Communicator
@@ -207,7 +208,16 @@ def _open_log(place: Place, run_dir: str | None) -> EventSink:
     if folder is None:
         return NullWriter()
     source = f"worker {place.worker}"
-    return EventWriter(log_path(Path(folder), source), run=place.run, source=source)
+    asked = place.config.events
+    log = EventWriter(
+        log_path(Path(folder), source),
+        run=place.run,
+        source=source,
+        max_bytes=asked.file_mib << 20,
+    )
+    if asked.steps == "full":
+        return log
+    return SampledWriter(log) if asked.steps == AUTO else SampledWriter(log, full_steps=0)
 
 
 def _interface(place: Place) -> str:

@@ -48,7 +48,7 @@ def view(members: list[int], *, number: int = 0, t: float = START) -> ViewAdopte
 def test_it_agrees_with_the_summary() -> None:
     events = uneven_run().events
     summary, fold = summarize(events), fold_events(events)
-    pace = fold.totals.pace(fold.totals.costs())
+    pace = fold.pace()
     assert fold.totals.num_steps == summary.num_steps
     assert fold.totals.samples == summary.samples
     assert pace.num_steps == summary.num_steady_steps
@@ -160,6 +160,54 @@ def test_steps_that_were_summed_up_count_as_many() -> None:
     assert Accounts(fold).caused_waits == {1: pytest.approx(1.0)}
 
 
+def summed(worker: int, step: int, steps: int, *, compute_s: float, at: float) -> StepsDone:
+    """Steps of 0.2 s each, from `at` on."""
+    return StepsDone(
+        t=at + 0.2 * steps,
+        worker=worker,
+        step=step,
+        steps=steps,
+        epoch=0,
+        view=0,
+        samples=4 * steps,
+        start=8 * step,
+        stop=8 * (step + steps),
+        since=at,
+        compute_s=compute_s * steps,
+        data_s=0.0,
+        exchange_s=(0.2 - compute_s) * steps,
+        update_s=0.0,
+    )
+
+
+def test_ranges_that_end_at_different_steps_are_brought_together() -> None:
+    ranges = [
+        summed(0, 0, 50, compute_s=0.05, at=START),
+        summed(1, 0, 49, compute_s=0.15, at=START),
+        summed(1, 49, 51, compute_s=0.15, at=START + 0.2 * 49),
+        summed(0, 50, 50, compute_s=0.05, at=START + 10),
+    ]
+    fold = fold_events([view([0, 1]), *ranges])
+    assert fold.totals.num_steps == 100
+    assert fold.totals.samples == 800
+    assert fold.stepper.num_incomplete == 0
+    accounts = Accounts(fold)
+    assert accounts.caused_waits == {1: pytest.approx(100 * 0.1)}
+    assert accounts.spent_s(0, "exchange") == pytest.approx(100 * 0.05)
+    assert fold.pace().step_s == pytest.approx(0.2)
+
+
+def test_a_range_of_a_worker_whose_log_ends_is_not_lost() -> None:
+    ranges = [
+        summed(0, 0, 50, compute_s=0.05, at=START),
+        summed(1, 0, 20, compute_s=0.15, at=START),
+    ]
+    fold = fold_events([view([0, 1]), *ranges])
+    assert fold.totals.num_steps == 50
+    assert fold.stepper.num_incomplete == 30
+    assert Accounts(fold).spent_s(0, "compute") == pytest.approx(50 * 0.05)
+
+
 def test_a_step_that_lacks_a_report_is_given_up() -> None:
     stepper = Stepper()
     stepper.adopt(view([0, 1]))
@@ -230,6 +278,8 @@ def test_one_line_for_all_workers_is_three_rows() -> None:
     assert accounts.weight == {1: 1000.0}
     assert accounts.caused_waits == {7: pytest.approx(10 * 0.4)}
     assert fold.totals.samples == 50_000
+    assert fold.pace().step_s == pytest.approx(1.0)
+    assert fold.pace().throughput == pytest.approx(5000)
 
 
 def test_units_are_kept_beside_their_step() -> None:

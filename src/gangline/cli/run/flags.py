@@ -13,7 +13,7 @@ from gangline.cli.flags.notices import NoticeDeadlineFlag, NoticeFlag
 from gangline.cli.flags.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.cli.run.numbers import parse_numbers
 from gangline.spec.cluster import Cluster
-from gangline.spec.config import AUTO, ExchangeConfig, HostsConfig, SurvivalConfig
+from gangline.spec.config import AUTO, EventsConfig, ExchangeConfig, HostsConfig, SurvivalConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import FaultPlan
 from gangline.spec.machines.notice import DEFAULT_NOTICE_S
@@ -278,6 +278,19 @@ class FolderFlags(FlagGroup, frozen=True, kw_only=True):
         str | None, typer.Option(help="The run's name, in runs/NAME."), Sets("run", _read_name)
     ] = None
     run_dir: Annotated[Path | None, typer.Option(help="The run folder itself.")] = None
+    events: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|full|sampled",
+            help="What is written of steps: each, most summed up, or (auto) that after 100,000.",
+        ),
+        Sets("events.steps"),
+    ] = AUTO
+    events_file_mib: Annotated[
+        int,
+        typer.Option(help="A worker's event log goes on in another file after so many MiB."),
+        Sets("events.file_mib"),
+    ] = EventsConfig().file_mib
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on from the newest checkpoint of the script."),

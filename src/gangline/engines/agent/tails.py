@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from gangline.eventlog import log_path
+from gangline.eventlog.parts import locate
 from gangline.files.plainfile import open_plain
 from gangline.protocol.agents import CHUNK_BYTES, Wrote
 
@@ -44,12 +45,14 @@ class Tails:
 
     def _read(self, worker: int, is_event: bool, *, limit: int = CHUNK_BYTES) -> bytes:
         source = f"worker {worker}"
-        path = log_path(self._run_dir, source) if is_event else self.log_of(worker)
+        path, offset = self.log_of(worker), self._offsets[worker, is_event]
+        if is_event:
+            path, offset, _ = locate(log_path(self._run_dir, source), offset)
         try:
             descriptor = open_plain(path)
         except OSError:
             return b""  # nothing was written yet
         try:
-            return os.pread(descriptor, limit, self._offsets[worker, is_event])
+            return os.pread(descriptor, limit, offset)
         finally:
             os.close(descriptor)

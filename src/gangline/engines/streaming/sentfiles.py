@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gangline.eventlog import events_dir, log_path
+from gangline.eventlog.parts import locate, total_size
 from gangline.eventlog.reader import MAX_LINE_BYTES
 from gangline.files.plainfile import open_plain
 from gangline.protocol.streaming import LAUNCHER, MAX_SENT_BYTES, Chunk
@@ -58,7 +59,7 @@ class SentFiles:
 
     def num_unsent(self) -> int:
         """How many bytes the coordinator does not have, where there is a worker to tell of."""
-        sizes = {worker: _size(path) for worker, path in self._logs().items()}
+        sizes = {worker: total_size(path) for worker, path in self._logs().items()}
         return sum(max(0, size - self._received.get(worker, 0)) for worker, size in sizes.items())
 
     def _logs(self) -> dict[int, Path]:
@@ -74,13 +75,14 @@ class SentFiles:
 
 def _read(path: Path, offset: int, room: int, *, is_final: bool) -> tuple[bytes, int]:
     """Whole lines from a place on, and the length of one behind them that is too long to be sent."""
+    part, offset, is_last = locate(path, offset)
     try:
-        with os.fdopen(open_plain(path), "rb") as file:
+        with os.fdopen(open_plain(part), "rb") as file:
             data = os.pread(file.fileno(), room, offset)
             end = data.rfind(b"\n") + 1
             if end == 0 and room == MAX_SENT_BYTES == len(data):
                 return b"", _line_length(file.fileno(), offset)
-            is_all = offset + end == os.fstat(file.fileno()).st_size
+            is_all = is_last and offset + end == os.fstat(file.fileno()).st_size
     except OSError:
         return b"", 0  # it is not there yet, or cannot be read now
     data = data[:end]
@@ -104,11 +106,3 @@ def _line_length(descriptor: int, offset: int) -> int:
             return 0
         length += len(block)
     return length
-
-
-def _size(path: Path) -> int:
-    """How long a log is; 0 where there is none."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

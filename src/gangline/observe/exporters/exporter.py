@@ -23,7 +23,7 @@ class Exporter(Protocol):
     """Gives points to another tool. Whatever it raises ends it, and nothing else."""
 
     def put(self, point: Point) -> None:
-        """Takes one point; steps never go back, but for a run that was resumed."""
+        """Takes one point."""
 
     def close(self, status: str) -> None:
         """The run has ended: `done`, `failed` or `interrupted`."""

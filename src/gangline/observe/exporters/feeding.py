@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from gangline.observe.exporters.exporter import Exporter, Point, Target
+from gangline.observe.live.curves import SETTLED_S
 from gangline.observe.live.follower import RunFollower
 from gangline.observe.live.standing import LiveRun
 from gangline.spec.event import Utilisation
@@ -37,6 +38,8 @@ class Figures:
         self._run = LiveRun()
         self._utilisation: dict[int, Utilisation] = {}
         self._given_t = float("-inf")
+        self._held: list[Point] = []
+        """Our figures, until what scripts logged up to then was given: tools want steps in order."""
 
     def points_of(self, events: Sequence[Event], *, is_final: bool = False) -> list[Point]:
         """What is new to tell, after these events."""
@@ -51,7 +54,10 @@ class Figures:
         standing = self._run.standing()
         if standing is not None and (standing.t - self._given_t >= STANDING_S or is_final):
             self._given_t = standing.t
-            points.append(self._own(standing))
+            self._held.append(self._own(standing))
+        latest_t = float("-inf") if standing is None else standing.t - 2 * SETTLED_S
+        points += [one for one in self._held if is_final or one.t <= latest_t]
+        self._held = [one for one in self._held if not is_final and one.t > latest_t]
         return sorted(points, key=lambda point: point.step)
 
     def _own(self, standing: Standing) -> Point:

@@ -6,6 +6,7 @@ Where one line of the log speaks for all workers of a step, the one in the middl
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,7 @@ class Accounts:
         node = "" if self.fold.lanes.num_workers else self._timeline.node_of(worker)
         if not node:
             return f"worker {worker}"
-        is_alone = sum(self._timeline.node_of(one) == node for one in self.workers) == 1
-        return node if is_alone else f"{node}, worker {worker}"
+        return node if self._per_node.get(node) == 1 else f"{node}, worker {worker}"
 
     def node_of(self, worker: int) -> str:
         """The name of a worker's machine; empty where nobody said."""
@@ -51,13 +51,14 @@ class Accounts:
         """How much of a machine a worker is: those on one machine share its hours."""
         if self.fold.lanes.num_workers:
             return {MIDDLE: float(self.fold.lanes.num_workers)}
-        counts: dict[str, int] = {}
-        for worker in self.workers:
-            counts[self.node_of(worker)] = counts.get(self.node_of(worker), 0) + 1
         return {
-            worker: 1 / counts[node] if (node := self.node_of(worker)) else 1.0
+            worker: 1 / self._per_node[node] if (node := self.node_of(worker)) else 1.0
             for worker in self.workers
         }
+
+    @cached_property
+    def _per_node(self) -> Counter[str]:
+        return Counter(self.node_of(worker) for worker in self.workers)
 
     def spent_s(self, worker: int, kind: str) -> float:
         """A worker's time in steps for one of SPENT."""

@@ -80,15 +80,21 @@ class _Clerk:
         self.weight = accounts.weight
         self.rate = {w: price.of(accounts.node_of(w)) / 3600 * self.weight[w] for w in self.workers}
         self.paid_s = {w: accounts.paid_s(w) for w in self.workers}
+        self._weights, self._rates = sum(self.weight.values()), sum(self.rate.values())
+        self._in_steps_s = sum(accounts.in_steps_s(w) for w in self.workers)
         self.total_s = sum(self.paid_s[w] * self.weight[w] for w in self.workers)
+        self.money = None
+        if price.is_given:
+            self.money = sum(self.paid_s[w] * self.rate[w] for w in self.workers)
 
     def bill(self) -> Bill:
         """All lines."""
         useful = self._spent("compute") + self._spent("update")
         items = [*self._waits(), *self._parts(), *self._absences()]
-        accounted = useful + sum(item.node_s for item in items)
+        listed = [item for item in items if item.fraction >= LEAST_FRACTION]
+        accounted = useful + sum(item.node_s for item in listed)
         rest_s = self.total_s - accounted
-        items.append(
+        listed.append(
             self._item(
                 "rest",
                 "Recoveries, the ends of epochs and the end of the job took {part} of the time",
@@ -96,41 +102,52 @@ class _Clerk:
                 max(0.0, rest_s),
             )
         )
-        listed = [item for item in items if item.fraction >= LEAST_FRACTION]
         return Bill(
             node_s=self.total_s,
-            money=self._whole_money(),
+            money=self.money,
             useful_s=useful,
-            items=sorted(listed, key=lambda item: -item.node_s),
+            items=sorted(
+                (item for item in listed if item.fraction >= LEAST_FRACTION),
+                key=lambda item: -item.node_s,
+            ),
             currency=self.price.currency,
         )
-
-    def _whole_money(self) -> float | None:
-        if not self.price.is_given:
-            return None
-        return sum(self.paid_s[w] * self.rate[w] for w in self.workers)
 
     def _spent(self, kind: str) -> float:
         return sum(self.accounts.spent_s(w, kind) * self.weight[w] for w in self.workers)
 
     def _waits(self) -> list[Item]:
-        items = []
-        for worker, waited_s in self.accounts.caused_waits.items():
-            others = [one for one in self.workers if one != worker] or self.workers
-            mean_weight = sum(self.weight[one] for one in others) / len(others)
-            their_s = sum(self.accounts.in_steps_s(one) for one in others)
-            part = waited_s / their_s if their_s > 0 else 0.0
+        items = [self._wait(*one) for one in self.accounts.caused_waits.items()]
+        small = [item for item in items if item.fraction < LEAST_FRACTION]
+        if len(small) > 1:
             items.append(
                 self._item(
                     "wait",
-                    f"{self.accounts.name_of(worker)} made the others wait {percent(part)} of the time",
-                    advise_on_worker(self.accounts, worker),
-                    waited_s * mean_weight,
-                    rate=sum(self.rate[one] for one in others) / len(others) / mean_weight,
-                    worker=worker,
+                    f"Waiting for {len(small)} workers, a little for each, took {{part}} of the time",
+                    "They take turns at being last: steps vary, or shares are not quite those of the "
+                    "speeds.",
+                    sum(item.node_s for item in small),
                 )
             )
         return items
+
+    def _wait(self, worker: int, waited_s: float) -> Item:
+        is_among = worker in self.weight and len(self.workers) > 1
+        num_others = len(self.workers) - is_among
+        mean_weight = (self._weights - (self.weight[worker] if is_among else 0.0)) / num_others
+        mean_rate = (self._rates - (self.rate[worker] if is_among else 0.0)) / num_others
+        their_s = self._in_steps_s - (self.accounts.in_steps_s(worker) if is_among else 0.0)
+        part = waited_s / their_s if their_s > 0 else 0.0
+        is_listed = waited_s * mean_weight >= LEAST_FRACTION * self.total_s
+        return self._item(
+            "wait",
+            f"{self.accounts.name_of(worker)} made the others wait {percent(part)} of the time",
+            # Advice takes a look at all workers: only for those that are listed.
+            advise_on_worker(self.accounts, worker) if is_listed else "",
+            waited_s * mean_weight,
+            rate=mean_rate / mean_weight,
+            worker=worker,
+        )
 
     def _parts(self) -> list[Item]:
         lines = (
@@ -200,10 +217,9 @@ class _Clerk:
         worker: int | None = None,
     ) -> Item:
         fraction = node_s / self.total_s if self.total_s > 0 else 0.0
-        whole = self._whole_money()
         money = None
-        if whole is not None:
-            mean_rate = whole / self.total_s if self.total_s > 0 else 0.0
+        if self.money is not None:
+            mean_rate = self.money / self.total_s if self.total_s > 0 else 0.0
             money = node_s * (mean_rate if rate is None else rate)
         said = text.replace("{part}", percent(fraction))
         cost = "" if money is None else f" ({amount(money, self.price.currency)})"

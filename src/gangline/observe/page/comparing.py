@@ -99,7 +99,7 @@ def _shown(price: Price) -> dict[str, Callable[[float], str]]:
 
 def _figures(fold: Fold, price: Price) -> dict[str, float | None]:
     accounts = Accounts(fold)
-    pace = fold.totals.pace(fold.totals.costs())
+    pace = fold.pace()
     bill = make_bill(accounts, price)
     in_steps_s = sum(accounts.in_steps_s(one) for one in accounts.workers)
 
@@ -132,7 +132,7 @@ def _line(label: str, values: list[float | None], show: Callable[[float], str]) 
 
 def _rates(fold: Fold) -> tuple[Floats, Floats]:
     """Samples per second, and seconds per step, of stretches of the steady part."""
-    _, counts, took_s, samples = fold.steps.columns()
+    _, counts, took_s, samples, _ = fold.all_steps()
     skipped = min(MAX_WARM_UP_STEPS, len(took_s) // 4)
     counts, took_s, samples = counts[skipped:], took_s[skipped:], samples[skipped:]
     pieces = min(_STRETCHES, len(took_s))

@@ -46,14 +46,14 @@ class Detail:
         self.is_cut = False
         """Whether more happened than could be shown in full."""
 
-    def add(self, step: Step, origin: float) -> None:
-        """A step that is done."""
+    def add(self, step: Step, origin: float, *, is_chosen: bool = False) -> None:
+        """A step that is done; one that its workers chose to write in full is kept."""
         team = step.team
         self._seen[team] = self._seen.get(team, 0) + 1
         if self._seen[team] <= FIRST_STEPS and len(self._first) < _MOST_RECORDS:
             self._first += _records(step, origin)
-        elif self._left.get(team, 0) > 0:
-            self._left[team] -= 1
+        elif is_chosen or self._left.get(team, 0) > 0:
+            self._left[team] = max(0, self._left.get(team, 0) - 1)
             self._keep_around(step, origin)
         elif step.number % self._every == 0:
             self._sample += _records(step, origin)

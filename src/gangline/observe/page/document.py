@@ -19,7 +19,7 @@ from gangline.observe.page.series import (
     utilisation_charts,
 )
 from gangline.observe.page.totals import SPENT
-from gangline.observe.page.trees import flat_ring, parse_structure
+from gangline.observe.page.trees import cut_tree, flat_ring, parse_structure
 from gangline.observe.report import number, seconds
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _MOST_LINKS = 64
 _MOST_STRUCTURES = 50
 _MOST_VIEWS = 200
+_MOST_DRAWN = 128
+"""Members of a group in the picture of a structure."""
 _MOST_WORKERS = 512
 
 
@@ -60,7 +62,7 @@ def run_document(
         "utilisation": utilisation_charts(accounts, columns),
         "logged": logged_charts(accounts, columns),
         "structures": _structures(accounts),
-        "workers": [_worker(accounts, one) for one in accounts.workers[:_MOST_WORKERS]],
+        "workers": _workers(accounts),
         "views": [_view(accounts, view) for view in list(timeline.views.values())[-_MOST_VIEWS:]],
         "links": [
             {
@@ -76,7 +78,7 @@ def run_document(
 
 def _figures(accounts: Accounts) -> list[dict[str, str]]:
     fold = accounts.fold
-    pace = fold.totals.pace(fold.totals.costs())
+    pace = fold.pace()
     num_workers = fold.lanes.num_workers or len(accounts.workers)
     told = [
         ("steps", f"{fold.totals.num_steps:,}"),
@@ -104,6 +106,12 @@ def bill_headline(bill: Bill) -> str:
 
 def _spent(accounts: Accounts, kind: str) -> float:
     return sum(accounts.spent_s(one, kind) * accounts.weight[one] for one in accounts.workers)
+
+
+def _workers(accounts: Accounts) -> list[dict[str, Any]]:
+    if accounts.fold.lanes.num_workers:
+        return []  # the log says nothing of single ones
+    return [_worker(accounts, one) for one in accounts.workers[:_MOST_WORKERS]]
 
 
 def _worker(accounts: Accounts, worker: int) -> dict[str, Any]:
@@ -152,7 +160,7 @@ def _structures(accounts: Accounts) -> list[dict[str, Any]]:
             return {"worker": worker, "node": node, "share": shares.get(worker)}
 
         tree = parse_structure(view.structure, member) if view.structure else None
-        tree = tree or flat_ring(view.members, member)
+        tree = cut_tree(tree or flat_ring(view.members, member), _MOST_DRAWN)
         if before.get(view.team) == now:
             newest[view.team]["tree"] = tree  # the same with newer shares
             continue

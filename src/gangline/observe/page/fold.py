@@ -18,7 +18,7 @@ from gangline.observe.page.readings import Curves, Utilisation
 from gangline.observe.page.stepping import Stepper, Stretch
 from gangline.observe.page.summed import Lanes
 from gangline.observe.page.thinned import Thinned
-from gangline.observe.page.totals import SPENT, Totals
+from gangline.observe.page.totals import SPENT, Pace, Totals
 from gangline.observe.timeline import Timeline, accounted_s, extend, place
 from gangline.spec.errors import LogError
 from gangline.spec.event import (
@@ -39,6 +39,7 @@ from gangline.spec.event import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gangline.observe.page.cells import Floats
     from gangline.spec.event import AnyEvent
 
 _BATCH = 4096
@@ -46,6 +47,10 @@ _BATCH = 4096
 _FIELDS = 10
 _EVENTS_PER_LOOK = 2048
 _MOST_CELLS = 1 << 20
+_MOST_STEPS = 4096
+_MOST_FULL_TEAMS = 8
+_FEWER_STEPS = 256
+"""Points of the lines over steps: of the first teams, and of each that is beyond them."""
 
 
 class ReportTimeoutError(LogError):
@@ -66,8 +71,8 @@ class Fold:
         """Seconds of each of SPENT, for the Gantt chart."""
         self.work = Cells(2, most_cells=1 << 17, most_bins=1 << 10)
         """Samples, and seconds of computing, for what comes of it."""
-        self.steps = Thinned(2, most=4096)
-        """How long a step took, and its samples."""
+        self.steps: dict[int, Thinned] = {}
+        """Of each team: how long a step took, and its samples."""
         self.detail = Detail()
         self.presence = Presence()
         self.happenings = Happenings()
@@ -153,11 +158,42 @@ class Fold:
         if len(step.records) > 1:
             waited_s = told_s - exchange_s * len(step.records)
             self.totals.blame(step.last_worker, waited_s, count)
-        self.steps.add(latest - origin, [took_s / count, samples / count], weight=count)
+        self.note_step(step.team, latest - origin, took_s / count, samples / count, count)
         if count == 1:
-            self.detail.add(step, origin)
+            self.detail.add(step, origin, is_chosen=self.stepper.is_summed)
         if len(self._records) >= _BATCH * _FIELDS:
             self._flush()
+
+    def note_step(self, team: int, at_s: float, took_s: float, samples: float, count: int) -> None:
+        """How long a step took, or each of some."""
+        if team not in self.steps:
+            most = _MOST_STEPS if len(self.steps) < _MOST_FULL_TEAMS else _FEWER_STEPS
+            self.steps[team] = Thinned(2, most=most)
+        self.steps[team].add(at_s, [took_s, samples], weight=count)
+
+    def all_steps(self) -> Floats:
+        """The steps of all teams by time: moment, how many, seconds of one, its samples, and team."""
+        parts = [
+            np.vstack([series.columns(), np.full(series.columns().shape[1], float(team))])
+            for team, series in sorted(self.steps.items())
+        ]
+        if not parts:
+            return np.zeros((5, 0))
+        steps = np.concatenate(parts, axis=1)
+        return steps[:, np.argsort(steps[0], kind="stable")]
+
+    def pace(self) -> Pace:
+        """How fast the steady steps were."""
+        if not self.lanes.num_workers:
+            return self.totals.pace(self.totals.costs())
+        _, counts, took_s, samples, _ = self.all_steps()
+        time_s = float(counts @ took_s)
+        return Pace(
+            num_steps=int(counts.sum()),
+            throughput=float(counts @ samples) / time_s if time_s > 0 else None,
+            step_s=time_s / counts.sum() if time_s > 0 else None,
+            efficiency=None,  # what a sample costs each worker is not in the log
+        )
 
     def _flush(self) -> None:
         if not self._records:

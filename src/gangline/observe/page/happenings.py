@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _MOST = 2000
 """Of each kind; what is beyond is counted."""
+_MOST_NUMBERS = 32
+"""Of a decision: a job of thousands has a number for each worker."""
 
 
 class Happening(msgspec.Struct, kw_only=True):
@@ -103,14 +106,13 @@ class Happenings:
 
     def _decision(self, event: Decision, x: float) -> Happening | None:
         """One copy of what every worker decided for itself, alike."""
-        key = (event.what, event.reason, tuple(sorted(event.numbers.items())))
+        numbers = dict(islice(event.numbers.items(), _MOST_NUMBERS))
+        key = (event.what, event.reason, tuple(numbers.items()))
         if key in self._decisions:
             return None
         if len(self._decisions) < _MOST:
             self._decisions.add(key)
-        return Happening(
-            x=x, kind="decision", label=event.what, text=event.reason, numbers=dict(event.numbers)
-        )
+        return Happening(x=x, kind="decision", label=event.what, text=event.reason, numbers=numbers)
 
     def _regrouped(self, event: Regrouped, x: float) -> Happening | None:
         """One mark for a group, by the member that took longest to enter it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gangline.spec.event import Regrouped, ViewAdopted, WorkerEnded, WorkerReady
+from gangline.spec.event import FaultFired, Regrouped, ViewAdopted, WorkerEnded, WorkerReady
 
 if TYPE_CHECKING:
     from gangline.spec.event import AnyEvent, StepDone, StepsDone
@@ -46,6 +46,8 @@ class Presence:
             case ViewAdopted():
                 self._adopt(event)
             case WorkerEnded():
+                self._leave(event.worker, event.t, DOWN)
+            case FaultFired(fault="kill"):
                 self._leave(event.worker, event.t, DOWN)
             case Regrouped():
                 self._back(event.worker, event.t)

@@ -49,7 +49,7 @@ def throughput_chart(accounts: Accounts, columns: Columns) -> dict[str, Any]:
 
 def _lanes_throughput(accounts: Accounts, columns: Columns) -> dict[str, Any]:
     fold = accounts.fold
-    moments, _, took_s, samples = fold.steps.columns()
+    moments, _, took_s, samples, _ = fold.all_steps()
     work = fold.work.sums[MIDDLE]
     at = np.clip((moments / fold.work.width_s).astype(int), 0, len(work) - 1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -93,18 +93,23 @@ def share_chart(accounts: Accounts, columns: Columns) -> dict[str, Any] | None:
 
 def step_chart(accounts: Accounts, columns: Columns) -> dict[str, Any]:
     """How long steps took, and how long they should have taken by the plan that held."""
-    moments, weights, took_s, samples = accounts.fold.steps.columns()
-    order = np.argsort(moments, kind="stable")
-    moments, took_s = moments[order], took_s[order]
+    moments, weights, took_s, samples, teams = accounts.fold.all_steps()
     planned = np.full(len(moments), np.nan)
     for mark in accounts.fold.happenings.of("plan"):
         planned[moments >= mark.x] = mark.numbers["step_s"] or np.nan
-    used = np.cumsum((samples * weights)[order])
+    numbers = sorted(set(teams.astype(int)))
+    shown = numbers[:MOST_LINES]
     return {
         "x": columns.add(moments, "f8"),
-        "measured": columns.add(took_s),
+        "measured": [
+            {
+                "label": "measured" if len(numbers) == 1 else f"team {team}",
+                "values": columns.add(np.where(teams == team, took_s, np.nan)),
+            }
+            for team in shown
+        ],
         "predicted": columns.add(planned) if np.isfinite(planned).any() else None,
-        "samples": columns.add(used, "f8"),
+        "samples": columns.add(np.cumsum(samples * weights), "f8"),
     }
 
 
@@ -147,13 +152,12 @@ def _lines(accounts: Accounts, columns: Columns, values: np.ndarray) -> list[dic
 def logged_charts(accounts: Accounts, columns: Columns) -> list[dict[str, Any]]:
     """What the script logged, over time and over samples."""
     fold = accounts.fold
-    moments, weights, _, samples = fold.steps.columns()
-    order = np.argsort(moments, kind="stable")
-    used = np.cumsum((samples * weights)[order])
+    moments, weights, _, samples, _ = fold.all_steps()
+    used = np.cumsum(samples * weights)
     charts = []
     for name, series in fold.curves.series.items():
         at, _, steps, values = series.columns()
-        over = np.interp(at, moments[order], used) if len(used) else np.zeros(len(at))
+        over = np.interp(at, moments, used) if len(used) else np.zeros(len(at))
         charts.append(
             {
                 "name": name,

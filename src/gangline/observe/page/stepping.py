@@ -10,21 +10,20 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from gangline.observe.timeline import assemble_step, is_plausible, last_tried
-from gangline.spec.event import StepDone
+from gangline.observe.page.aligning import Aligner
+from gangline.observe.timeline import Step, accounted_s, assemble_step, is_plausible, last_tried
+from gangline.spec.event import StepDone, StepsDone, ViewAdopted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gangline.observe.timeline import Step
-    from gangline.spec.event import StepsDone, ViewAdopted
+    from collections.abc import Iterator, Mapping
 
 _MOST_BEHIND = 64
 """How many steps a team may be ahead of a report that is still waited for."""
-_SUMMED = {"t", "worker", "step", "epoch", "view", "samples", "start", "stop", "team"}
-_TIMES = {"compute_s", "data_s", "exchange_s", "update_s"}
+_COMMON = (
+    *("t", "worker", "step", "epoch", "view", "samples", "start", "stop", "team"),
+    *("compute_s", "data_s", "exchange_s", "update_s"),
+)
+"""What a range of steps has in common with a step."""
 
 
 class Stretch(NamedTuple):
@@ -47,10 +46,13 @@ class Stepper:
         self.num_implausible = 0
         self.num_incomplete = 0
         """Steps that lack somebody's report."""
-        self._pending: dict[tuple[int, int, int], dict[int, StepDone]] = {}
+        self.is_summed = False
+        """Whether workers summed up steps: those that they did not are of interest."""
+        self._pending: dict[tuple[int, int], dict[int, StepDone]] = {}
         self._newest: dict[int, int] = {}
         self._members: dict[tuple[int, int], frozenset[int]] = {}
         self._before: dict[int, StepDone] = {}
+        self._aligners: dict[tuple[int, int], Aligner] = {}
 
     def adopt(self, view: ViewAdopted) -> None:
         """Who takes part from now on."""
@@ -58,22 +60,24 @@ class Stepper:
 
     def add(self, event: StepDone | StepsDone) -> list[Stretch]:
         """The steps that are whole now."""
-        if isinstance(event, StepDone):
-            return self._take(event, 1)
-        values = {name: getattr(event, name) for name in _SUMMED | _TIMES}
-        return self._take(StepDone(**values), event.steps)
+        if isinstance(event, StepsDone):
+            return self._take_range(event)
+        if not is_plausible(event):
+            self.num_implausible += 1
+            return []
+        return self._take(event)
 
     def finish(self) -> Iterator[Stretch]:
         """What is left, at the end of the logs."""
         for key in sorted(self._pending):
             yield self._give(key)
+        for (team, _), aligner in self._aligners.items():
+            for ranges in aligner.finish():
+                yield self._give_range(team, ranges)
 
-    def _take(self, record: StepDone, count: int) -> list[Stretch]:
-        if not is_plausible(record) or count < 1:
-            self.num_implausible += 1
-            return []
+    def _take(self, record: StepDone) -> list[Stretch]:
         given = []
-        key = (record.team, record.step, count)
+        key = (record.team, record.step)
         records = self._pending.setdefault(key, {})
         records[record.worker] = record
         members = self._members.get((record.team, record.view))
@@ -88,12 +92,12 @@ class Stepper:
         """Steps so far behind that nobody will report them any more; the oldest come first."""
         while self._pending:
             key = next(iter(self._pending))
-            if key[1] + key[2] > self._newest.get(key[0], -1) - _MOST_BEHIND:
+            if key[1] > self._newest.get(key[0], -1) - _MOST_BEHIND:
                 return
             yield self._give(key)
 
-    def _give(self, key: tuple[int, int, int]) -> Stretch:
-        team, number, count = key
+    def _give(self, key: tuple[int, int]) -> Stretch:
+        team, number = key
         records = last_tried(self._pending.pop(key))
         before = {
             worker: old
@@ -101,13 +105,40 @@ class Stepper:
             if (old := self._before.get(worker)) is not None and old.step == number - 1
         }
         step = assemble_step(number, team, records, before=before)
-        members = self._members.get((team, step.view))
-        is_complete = members is None or members <= records.keys()
-        self.num_incomplete += not is_complete
-        if count == 1:
-            self._before.update(records)
-        else:
-            last = number + count - 1
-            for worker, one in records.items():
-                self._before[worker] = msgspec.structs.replace(one, step=last)
+        self._before.update(records)
+        return self._stretch(step, 1)
+
+    def _take_range(self, event: StepsDone) -> list[Stretch]:
+        self.is_summed = True
+        if event.steps < 1 or not is_plausible(_as_step(event)):
+            self.num_implausible += 1
+            return []
+        key = (event.team, event.view)
+        members = self._members.get(key)
+        ranges = self._aligners.setdefault(key, Aligner()).add(event, members)
+        return [self._give_range(event.team, one) for one in ranges]
+
+    def _give_range(self, team: int, ranges: Mapping[int, StepsDone]) -> Stretch:
+        records = {worker: _as_step(one) for worker, one in ranges.items()}
+        first = next(iter(ranges.values()))
+        last = min(records.values(), key=lambda record: (record.exchange_s, record.worker))
+        step = Step(
+            number=first.step,
+            team=team,
+            records=records,
+            elapsed_s={w: max(accounted_s(one), one.t - one.since) for w, one in ranges.items()},
+            exchange_s=last.exchange_s,
+            last_worker=last.worker,
+        )
+        return self._stretch(step, first.steps)
+
+    def _stretch(self, step: Step, count: int) -> Stretch:
+        members = self._members.get((step.team, step.view))
+        is_complete = members is None or members <= step.records.keys()
+        self.num_incomplete += 0 if is_complete else count
         return Stretch(step, count, median(step.elapsed_s.values()), step.samples, is_complete)
+
+
+def _as_step(event: StepsDone) -> StepDone:
+    """The range as if it were one step."""
+    return StepDone(**{name: getattr(event, name) for name in _COMMON})

@@ -83,8 +83,11 @@ class Totals:
     def finish(self, *, num_teams: int) -> None:
         """All steps are known now, and so is how many of them are the warm-up."""
         num_warm_up = min(MAX_WARM_UP_STEPS * max(1, num_teams), self.num_steps // 4)
-        for stretch in self._early[num_warm_up:]:
-            self._add_steady(stretch)
+        for stretch in self._early:
+            if num_warm_up > 0 and stretch.num_steps == 1:  # what is summed up is long past it
+                num_warm_up -= 1
+            else:
+                self._add_steady(stretch)
         self._early = []
 
     def costs(self) -> dict[int, WorkerCost]:

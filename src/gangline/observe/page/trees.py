@@ -37,6 +37,13 @@ def flat_ring(members: list[int], member: Callable[[int], _Leaf]) -> dict[str, A
     }
 
 
+def cut_tree(tree: dict[str, Any], most: int) -> dict[str, Any]:
+    """The same tree with so many members and groups in each group at most; `count` has them all."""
+    parts = tree["groups"] or tree["members"]
+    groups = [cut_tree(group, most) for group in tree["groups"][:most]]
+    return {**tree, "count": len(parts), "members": tree["members"][:most], "groups": groups}
+
+
 def _group(
     text: str, at: int, member: Callable[[int], _Leaf], *, depth: int
 ) -> tuple[dict[str, Any], int]:
