@@ -19,6 +19,7 @@ import torch
 from forking import PROCESSES
 from gangline.collectives import wire
 from gangline.collectives.wire import WireAddress, WireGroup, WireOptions
+from gangline.collectives.wire.tcp.ring import PAIR_BYTES
 from gangline.spec.errors import ExchangeAborted, ExchangeError, ExchangeMismatch
 from wire_members import (
     KEY,
@@ -289,7 +290,8 @@ def test_corruption_is_counted_and_the_hop_named_when_checksums_are_on() -> None
 
         def member(rank: int) -> str:
             group = join(rank, made, options=options, addresses=addresses[rank])
-            said = str(error_of(lambda: group.all_reduce(torch.ones(100_000))))
+            # So long that it goes round: both need what the other makes of it.
+            said = str(error_of(lambda: group.all_reduce(torch.ones(PAIR_BYTES // 4))))
             group.close()
             return said
 

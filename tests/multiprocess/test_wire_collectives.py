@@ -13,6 +13,7 @@ from forking import PROCESSES
 from gangline.collectives import gather_bytes, wire
 from gangline.collectives.protocol import part_bounds
 from gangline.collectives.wire import WireGroup, WireOptions
+from gangline.collectives.wire.tcp.ring import PAIR_BYTES
 from gangline.spec.errors import ExchangeError, UsageError
 from wire_members import (
     CARRIED,
@@ -64,6 +65,21 @@ def test_all_reduce_sums_and_takes_the_largest_header(options: WireOptions, size
                 assert header.tolist() == [size - 1, 0, 5]
 
     run_members(size, body, options=options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_two_members_sum_alike_whether_each_sums_everything_or_half(dtype: torch.dtype) -> None:
+    longest = PAIR_BYTES // 2 // dtype.itemsize
+
+    def body(group: WireGroup) -> None:
+        for length in (longest, longest + 1):
+            tensor = values(length, group.rank, dtype)
+            header = np.array([group.rank], dtype=np.int64)
+            group.all_reduce(tensor, header)
+            assert torch.equal(tensor, total(length, 2, dtype)), length
+            assert header.tolist() == [1]
+
+    run_members(2, body, options=TCP)
 
 
 @WAYS

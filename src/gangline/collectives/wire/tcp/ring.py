@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 GATHERED_BYTES = 64 << 10
 """Up to so much over all members, everybody sums everything: that takes half the hops."""
+PAIR_BYTES = 1 << 20
+"""The same between two members: they send no more by it than in a ring, and only sum more."""
 CHAIN_BYTES, CHAIN_PIECES = 64 << 10, 16
 """A broadcast goes from member to member, and who has received a piece passes it on: in how small, and
 how many pieces, so that the last member is not kept waiting for each of the others to have it all."""
@@ -49,7 +51,8 @@ class RingExchange:
 
     def all_reduce(self, flat: Flat, header: Header | None) -> None:
         operation = self._next(Kind.ALL_REDUCE, flat, header=header)
-        if flat.array.nbytes * self._size <= GATHERED_BYTES:
+        gathered_bytes = PAIR_BYTES if self._size == 2 else GATHERED_BYTES
+        if flat.array.nbytes * self._size <= gathered_bytes:
             rows = [np.empty_like(flat.array) for _ in range(self._size)]
             rows[self._rank][:] = flat.array
             self._pass(self._gathering(rows, with_header=True), operation, header)
