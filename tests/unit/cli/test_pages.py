@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from synthetic_run import SyntheticRun
@@ -12,6 +13,7 @@ from synthetic_run import SyntheticRun
 from gangline.cli import pages
 from gangline.cli.main import run_command
 from gangline.cli.pages import parse_price, report_at_end
+from gangline.cli.run.end import end_document, print_end
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,3 +87,24 @@ def test_the_report_at_the_end_never_fails(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("gangline.observe.page.make_page", broken)
     assert report_at_end(run_dir) == (None, "ZeroDivisionError: ours")
     assert report_at_end(tmp_path / "nowhere")[0] is None
+
+
+def test_the_end_of_a_job_names_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job: Any = SimpleNamespace(
+        run_dir=written(tmp_path / "run"), run="run", scale=1.0, speeds=[1.0]
+    )
+    result: Any = SimpleNamespace(status="done", reason="", wall_s=1.0, cause=None, workers=[])
+    print_end(job, result, show_traceback=False, with_report=True)
+    assert "report: run/report.html\n" in capsys.readouterr().out
+    (tmp_path / "run" / "report.html").unlink()
+    print_end(job, result, show_traceback=False)
+    assert "report" not in capsys.readouterr().out
+    document = end_document(job, result, with_report=True)
+    assert document["report"] == str(tmp_path / "run" / "report.html")
+    assert end_document(job, result)["report"] is None
+    monkeypatch.setattr(pages, "REPORT_LIMIT_S", -1.0)
+    print_end(job, result, show_traceback=False, with_report=True)
+    assert "no report: the logs are too long" in " ".join(capsys.readouterr().out.split())

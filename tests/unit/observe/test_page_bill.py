@@ -61,14 +61,14 @@ def test_the_bill_adds_up() -> None:
 
 
 def test_many_that_are_waited_for_a_little_are_one_line() -> None:
-    run = SyntheticRun([0.01] * 300)
-    for last in range(300):
-        run.per_sample_s = [0.012 if worker == last else 0.01 for worker in range(300)]
-        run.run_steps(1, shares=[10] * 300)
+    run = SyntheticRun([0.01] * 20)
+    for last in range(20):
+        run.per_sample_s = [0.0105 if worker == last else 0.01 for worker in range(20)]
+        run.run_steps(1, shares=[10] * 20)
     bill = make_bill(accounts_of(run), Price())
     waits = [item for item in bill.items if item.kind == "wait"]
-    assert [item.text.split(",")[0] for item in waits] == ["Waiting for 300 workers"]
-    assert waits[0].node_s == pytest.approx(300 * 299 * 0.02, rel=1e-3)
+    assert [item.text.split(",")[0] for item in waits] == ["Waiting for 20 workers"]
+    assert waits[0].node_s == pytest.approx(20 * 19 * 0.005, rel=1e-3)
 
 
 def test_nodes_have_prices_of_their_own_and_may_have_none() -> None:

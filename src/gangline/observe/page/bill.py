@@ -13,13 +13,26 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.observe.page.advice import advise_on_worker
-from gangline.observe.page.presence import DOWN
+from gangline.observe.page.presence import DOWN, SPARE
 
 if TYPE_CHECKING:
     from gangline.observe.page.accounts import Accounts
 
 LEAST_FRACTION = 0.005
 """What is less of the whole bill is not listed."""
+
+_AWAY = {
+    DOWN: (
+        "was down",
+        "It ended before the others did: see the faults below. `--respawn` starts another one.",
+    ),
+    SPARE: (
+        "stood by as a spare",
+        "It would have slowed the others down. Give it back, or larger batches, of which it could do "
+        "a part.",
+    ),
+}
+"""What is said of a worker that is away, and what to do about it."""
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,25 +199,18 @@ class _Clerk:
             if absence.worker in self.weight:
                 key = (absence.worker, absence.why)
                 away[key] = away.get(key, 0.0) + absence.end - absence.begin
-        items = []
-        for (worker, why), time_s in away.items():
-            name, is_down = self.accounts.name_of(worker), why == DOWN
-            items.append(
-                self._item(
-                    why,
-                    f"{name} was down: {{part}} of all time"
-                    if is_down
-                    else f"{name} stood by as a spare: {{part}} of all time",
-                    "It ended before the others did; `--respawn` starts such a worker again."
-                    if is_down
-                    else "It would have slowed the others down. Give it back, or larger batches, "
-                    "of which it could do a part.",
-                    time_s * self.weight[worker],
-                    rate=self.rate[worker] / self.weight[worker],
-                    worker=worker,
-                )
-            )
-        return items
+        return [self._absence(worker, why, time_s) for (worker, why), time_s in away.items()]
+
+    def _absence(self, worker: int, why: str, time_s: float) -> Item:
+        what, advice = _AWAY[why]
+        return self._item(
+            why,
+            f"{self.accounts.name_of(worker)} {what}: {{part}} of all time",
+            advice,
+            time_s * self.weight[worker],
+            rate=self.rate[worker] / self.weight[worker],
+            worker=worker,
+        )
 
     def _item(
         self,
@@ -247,7 +253,7 @@ def amount(money: float, currency: str) -> str:
 
 def node_hours(node_s: float) -> str:
     """Time of machines in the unit that fits."""
-    if node_s >= 0.1 * 3600:
+    if node_s >= 0.5 * 3600:
         hours = node_s / 3600
         return f"{hours:,.1f} node-hours" if hours < 1000 else f"{hours:,.0f} node-hours"
     if node_s >= 120:
