@@ -14,7 +14,7 @@ from rich.text import Text
 from gangline.cli.output import JsonFlag, out, print_json, say
 from gangline.cli.pages import CurrencyFlag, PriceFlag, parse_price, save_page
 from gangline.eventlog import LogNotes, read_run
-from gangline.observe import RunSummary, draw_bars, summarize, to_trace, worker_bars
+from gangline.observe import RunSummary, draw_bars, summarize, tracing, worker_bars
 from gangline.observe.page import make_page
 from gangline.observe.reading import notices
 from gangline.observe.report import (
@@ -80,9 +80,9 @@ def read_summary(run_dir: Path) -> RunSummary:
 
 
 def write_trace(run_dir: Path, path: Path) -> None:
-    """Writes the run as a Chrome trace."""
+    """Writes the run as a trace, in the format that the file's name asks for."""
     try:
-        path.write_bytes(msgspec.json.encode(to_trace(read_run(run_dir, notes=[]))))
+        tracing.write_trace(read_run(run_dir, notes=[]), path)
     except OSError as error:
         raise UsageError(
             f"cannot write the trace to {path}: {error.strerror}; "

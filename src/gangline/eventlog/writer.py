@@ -108,6 +108,8 @@ class EventWriter:
         self._lock = threading.RLock()
         self._is_flushing = False
         self._is_closed = False
+        self._taken: list[Event] = []
+        """Not encoded yet: many at once cost a step less than one after each."""
         self._pending: list[Line] = []
         self._pending_bytes = 0
         self._missing = Missing()
@@ -130,20 +132,24 @@ class EventWriter:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            self._take(event)
-            since_flush = self._clock() - self._flushed_at
-            if (
-                type(event) not in FREQUENT
-                or not 0 <= since_flush < FLUSH_INTERVAL_S
-                or (len(self._pending) >= MAX_BATCH_LINES and self.problem is None)
-            ):
+            if self._is_closed:
+                self.lost += 1
+                return
+            self._taken.append(event)
+            if self.problem is not None:  # what is kept has its limit
+                self._encode_taken()
+            if type(event) not in FREQUENT or len(self._taken) >= MAX_BATCH_LINES or self._is_due:
                 self.flush()
+
+    @property
+    def _is_due(self) -> bool:
+        return not 0 <= self._clock() - self._flushed_at < FLUSH_INTERVAL_S
 
     def _keep_writing(self) -> None:
         while not self._is_closed:
             time.sleep(FLUSH_INTERVAL_S)
             with self._lock:
-                if self._pending and self._clock() - self._flushed_at >= FLUSH_INTERVAL_S:
+                if (self._taken or self._pending) and self._is_due:
                     self.flush()
 
     def flush(self) -> None:
@@ -166,8 +172,9 @@ class EventWriter:
         with self._lock:
             self.flush()
             if not self._is_closed:
-                self.lost += len(self._pending)
+                self.lost += len(self._pending) + len(self._taken)
                 self._pending.clear()
+                self._taken.clear()
             self._is_closed = True
             self._file.close()
         atexit.unregister(self.close)
@@ -183,10 +190,12 @@ class EventWriter:
     ) -> None:
         self.close()
 
-    def _take(self, event: Event) -> None:
-        if self._is_closed:
-            self.lost += 1
-            return
+    def _encode_taken(self) -> None:
+        taken, self._taken = self._taken, []
+        for event in taken:
+            self._encode(event)
+
+    def _encode(self, event: Event) -> None:
         steps = steps_of(event)
         try:
             text = encode_line(event)
@@ -214,6 +223,7 @@ class EventWriter:
 
     def _drain(self) -> None:
         self._flushed_at = self._clock()
+        self._encode_taken()
         lines, self._pending = self._pending, []
         missing, self._missing = self._missing, Missing()
         report = [encode_line(missing.told(self._source, self._clock()))] if missing.count else []

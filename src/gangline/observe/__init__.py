@@ -7,4 +7,4 @@ from gangline.observe.chart import worker_bars as worker_bars
 from gangline.observe.metrics import summarize as summarize
 from gangline.observe.summary import RunSummary as RunSummary
 from gangline.observe.summary import WorkerSummary as WorkerSummary
-from gangline.observe.trace import to_trace as to_trace
+from gangline.observe.tracing import to_trace as to_trace

@@ -39,7 +39,7 @@ class Figures:
         self._utilisation: dict[int, Utilisation] = {}
         self._given_t = float("-inf")
         self._held: list[Point] = []
-        """Our figures, until what scripts logged up to then was given: tools want steps in order."""
+        """Our own figures, until what scripts logged before was given: tools like steps in order."""
 
     def points_of(self, events: Sequence[Event], *, is_final: bool = False) -> list[Point]:
         """What is new to tell, after these events."""

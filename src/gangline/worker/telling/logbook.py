@@ -154,6 +154,8 @@ def _checked(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _taken(name: str, value: Any) -> _Value:
     """The number in a value; one on another device is copied there, and read later."""
+    if type(value) is float:
+        return value
     if isinstance(value, torch.Tensor):
         if value.numel() != 1 or value.is_complex():
             raise UsageError(

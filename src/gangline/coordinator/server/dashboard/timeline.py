@@ -48,10 +48,6 @@ class Sums(NamedTuple):
         """Both together."""
         return Sums(*(a + b for a, b in zip(self, other, strict=True)))
 
-    def times(self, part: float) -> Sums:
-        """A part of them."""
-        return Sums(*(value * part for value in self))
-
     @property
     def own_s(self) -> float:
         """What it does for itself."""
@@ -73,29 +69,32 @@ class Bucket:
 
     def __init__(self, t: float) -> None:
         self.t = t
-        self.sums: dict[int, Sums] = {}
+        self._did: dict[int, list[float]] = {}
+        """By worker: samples, and the time that it took for them, without exchanging."""
         self.shares: dict[int, int] = {}
         self.weight = 0.0
         self.loss = 0.0
 
-    def add(self, worker: int, sums: Sums) -> None:
-        """A worker has made steps."""
-        self.sums[worker] = self.sums.get(worker, Sums()).plus(sums)
+    def add(self, worker: int, samples: float, own_s: float) -> None:
+        """A worker has made steps, or parts of them."""
+        did = self._did.setdefault(worker, [0.0, 0.0])
+        did[0] += samples
+        did[1] += own_s
 
     def absorb(self, other: Bucket) -> None:
         """The time after it becomes a part of it."""
-        for worker, sums in other.sums.items():
-            self.add(worker, sums)
+        for worker, (samples, own_s) in other._did.items():
+            self.add(worker, samples, own_s)
         self.shares = other.shares or self.shares
         self.weight += other.weight
         self.loss += other.loss
 
     def moment(self, width_s: float) -> Moment:
         """One point of the charts."""
-        parts = [one.samples / one.own_s for one in self.sums.values() if one.own_s > 0]
+        parts = [samples / own_s for samples, own_s in self._did.values() if own_s > 0]
         return Moment(
             t=self.t,
-            samples_per_s=math.fsum(one.samples for one in self.sums.values()) / width_s,
+            samples_per_s=math.fsum(samples for samples, _ in self._did.values()) / width_s,
             parts_per_s=math.fsum(parts) if parts else None,
             loss=self.loss / self.weight if self.weight else None,
             shares=self.shares,
@@ -121,14 +120,15 @@ class Timeline:
 
     def add_steps(self, event: Steps) -> None:
         """A worker has made steps: a part of them in each time that they lasted."""
-        stop, sums = event.t, Sums.of(event)
-        start = min(began(event), stop)
+        stop, own_s = event.t, event.compute_s + event.data_s + event.update_s
+        start = event.since if isinstance(event, StepsDone) else stop - own_s - event.exchange_s
+        start = min(start, stop)
         self._longest_s = max(stop - start, 0.99 * self._longest_s)
         at = max(start, stop - MAX_STEP_S)
         while at < stop:
             following = min((math.floor(at / self._width_s) + 1) * self._width_s, stop)
             part = (following - at) / (stop - start)
-            self.at(at).add(event.worker, sums.times(part))
+            self.at(at).add(event.worker, event.samples * part, own_s * part)
             at = following
 
     def at(self, t: float) -> Bucket:
