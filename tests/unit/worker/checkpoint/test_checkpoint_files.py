@@ -284,8 +284,9 @@ def keep(
     ask: Callable[[CheckpointWritten, float], CheckpointAnswered | None],
     *,
     steps: Iterable[int],
+    asked: tuple[int, ...] = (),
 ) -> list[str]:
-    """Goes through steps, every second of which is kept; what was said of them."""
+    """Goes through steps, every second of which is kept, and those asked for; what was said of them."""
     model = nn.Linear(2, 1)
     prepared = Prepared(models=[model], optimizers=[], stateful=[])
     told = Told()
@@ -307,13 +308,19 @@ def keep(
     membership: Any = SimpleNamespace(results={}, group=0)
     for step in steps:
         position = Position.at_start()._replace(step=step)
-        checkpointer.offer(position, Snapshot(prepared), membership)
+        is_asked = step in asked
+        assert checkpointer.offer(position, Snapshot(prepared), membership, is_asked=is_asked)
         checkpointer.close()
     return told.whats
 
 
 def reply(step: int, *, is_agreed: bool) -> CheckpointAnswered:
     return CheckpointAnswered(step=step, is_agreed=is_agreed, reason="so it is")
+
+
+def test_one_that_was_asked_for_is_kept_though_none_is_due(folder: CheckpointFolder) -> None:
+    keep(folder, lambda written, _: reply(written.step, is_agreed=True), steps=[1, 1], asked=(1,))
+    assert (folder.steps(), folder.latest()) == ([1], 1)
 
 
 def test_the_marker_moves_when_the_coordinator_agrees(folder: CheckpointFolder) -> None:
