@@ -146,9 +146,9 @@ def main() -> int:
         print(json.dumps(rows, indent=2))
     else:
         print(
-            "|    spans |  made in | peak memory |    size | loaded in | frames/s | 95 % within |"
+            "| spans | made in | processor | peak memory | size | loaded in | frames/s | 95 % within |"
         )
-        print("|---:|---:|---:|---:|---:|---:|---:|")
+        print("|---:|---:|---:|---:|---:|---:|---:|---:|")
         for row in rows:
             print(
                 f"| {row['spans']:,} | {row['make_s']:.1f} s | {row['cpu_s']:.1f} s "

@@ -180,26 +180,41 @@
       context.putImageData(this.image, left, top);
     }
 
+    // Line by line from below, so that memory is written in its order: each pixel of a line has the first
+    // kind whose edge is above it.
     fillRow(row, level, columns, width, height) {
-      const { kinds } = this.model;
       const first = Math.round(row * this.rowHeight * this.ratio);
       const gap = this.rowHeight >= 8 ? Math.round(this.ratio) : 0;
       const last = Math.min(height, Math.round((row + 1) * this.rowHeight * this.ratio) - gap);
-      const tall = last - first;
-      for (let place = 0, below = new Uint16Array(width); place < STACK.length; place += 1) {
-        const kind = kinds.indexOf(STACK[place]);
-        const lane = (row * kinds.length + kind) * level.bins;
-        const ink = rgba(palette[STACK[place]]);
-        for (let x = 0; x < width; x += 1) {
-          const bin = columns[x];
-          const value = bin < 0 ? 0 : level.cells[lane + bin];
-          if (!value) continue;
-          const from = last - Math.round((below[x] * tall) / 255);
-          below[x] = Math.min(255, below[x] + value);
-          const to = last - Math.round((below[x] * tall) / 255);
-          for (let y = from - 1; y >= to; y -= 1) this.pixels[y * width + x] = ink;
+      const edges = this.edgesOf(row, level, columns, width, last - first);
+      const inks = Int32Array.from([...STACK.map((kind) => palette[kind]), this.inks.paper], rgba);
+      const kinds = new Uint8Array(width);
+      const { pixels } = this;
+      const count = STACK.length;
+      for (let y = last - 1, high = 0; y >= first; y -= 1, high += 1) {
+        for (let x = 0, at = y * width; x < width; x += 1, at += 1) {
+          let kind = kinds[x];
+          while (kind < count && edges[kind * width + x] <= high) kind += 1;
+          kinds[x] = kind;
+          pixels[at] = inks[kind];
         }
       }
+    }
+
+    // How high each kind reaches in each column of pixels, on top of those below it.
+    edgesOf(row, level, columns, width, tall) {
+      const { kinds } = this.model;
+      const edges = new Uint16Array(STACK.length * width);
+      const sums = new Uint16Array(width);
+      for (let place = 0; place < STACK.length; place += 1) {
+        const lane = (row * kinds.length + kinds.indexOf(STACK[place])) * level.bins;
+        for (let x = 0; x < width; x += 1) {
+          if (columns[x] >= 0) sums[x] += level.cells[lane + columns[x]];
+          const high = ((sums[x] * tall + 127) / 255) | 0;
+          edges[place * width + x] = high < tall ? high : tall;
+        }
+      }
+      return edges;
     }
 
     drawAbsences(context) {
