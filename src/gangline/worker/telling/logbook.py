@@ -157,20 +157,25 @@ def _taken(name: str, value: Any) -> _Value:
     if type(value) is float:
         return value
     if isinstance(value, torch.Tensor):
-        if value.numel() != 1 or value.is_complex():
-            raise UsageError(
-                f"gangline.log({name}=…) takes one number, and this tensor has the shape "
-                f"{tuple(value.shape)} and the type {value.dtype}; give its mean: "
-                f"log({name}={name}.mean())"
-            )
-        tensor = value.detach()
-        if tensor.device.type == "cpu":
-            return float(tensor)
-        # A copy: the script may add to its tensor before this one is read.
-        return _Pending(tensor.clone(), mark(tensor.device))
+        if not value.is_cpu and value.numel() == 1 and not value.is_complex():
+            # A copy: the script may add to its tensor before this one is read.
+            tensor = value.detach().clone()
+            return _Pending(tensor, mark(tensor.device))
+        return _read_now(name, value)
     if isinstance(value, Real):
         return float(value)
     raise UsageError(
         f"gangline.log({name}=…) takes a number, or a tensor with one number in it, not "
         f"{type(value).__name__}"
     )
+
+
+def _read_now(name: str, tensor: torch.Tensor) -> float:
+    try:
+        return float(tensor.item())
+    except (RuntimeError, TypeError) as error:  # it has several numbers, or a complex one
+        raise UsageError(
+            f"gangline.log({name}=…) takes one number, and this tensor has the shape "
+            f"{tuple(tensor.shape)} and the type {tensor.dtype}; give its mean: "
+            f"log({name}={name}.mean())"
+        ) from error

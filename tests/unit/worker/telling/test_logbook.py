@@ -18,6 +18,7 @@ from gangline.eventlog import read_run
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Logged
 from gangline.worker import api
+from gangline.worker.telling import logbook
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,6 +111,32 @@ def test_a_tensor_that_is_added_to_later_is_logged_as_it_was(tmp_path: Path) -> 
     assert [e.values["total"] for e in trained(tmp_path, log)] == [0.0, 1.0, 2.0]
 
 
+def test_a_number_that_is_still_on_its_device_is_told_a_step_later_and_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pending(name: str, value: torch.Tensor) -> logbook._Pending:
+        return logbook._Pending(value.detach().clone(), None)
+
+    monkeypatch.setattr(logbook, "_taken", pending)
+    told: list[tuple[int, int]] = []
+    plain = logbook.LogBook._tell_step
+
+    def tell(book: logbook.LogBook, step: logbook._Step) -> None:
+        told.append((step.step, len(losses)))
+        plain(book, step)
+
+    monkeypatch.setattr(logbook.LogBook, "_tell_step", tell)
+    losses: list[float] = []
+
+    def log(number: int, loss: torch.Tensor) -> None:
+        losses.append(loss.item())
+        gangline.log(loss=loss)
+
+    events = trained(tmp_path, log)
+    assert told == [(0, 2), (1, 3), (2, 3)], "not in its own step, but at the end"
+    assert [event.values["loss"] for event in events] == pytest.approx(losses)
+
+
 def test_between_epochs_the_last_step_is_named(tmp_path: Path) -> None:
     api.shutdown()
     gangline.init(run_dir=str(tmp_path))
@@ -126,6 +153,7 @@ def test_between_epochs_the_last_step_is_named(tmp_path: Path) -> None:
 WRONG = [
     ({}, r"log\(\) was given nothing: name what to log, as in log\(loss=loss\)"),
     ({"loss": torch.ones(3)}, r"takes one number.*shape \(3,\).*log\(loss=loss\.mean\(\)\)"),
+    ({"loss": torch.ones(1, dtype=torch.complex64)}, r"takes one number.*complex64"),
     ({"loss": "1.0"}, r"gangline\.log\(loss=…\) takes a number.*not str"),
     ({"loss": None}, "not NoneType"),
     ({"loss": 1j}, "not complex"),
