@@ -177,6 +177,7 @@ def test_a_page_has_the_names_as_text_only(tmp_path: Path) -> None:
         Decision(t=run.now, what="</script><b>", reason="<img src=x>", numbers=numbers)
     )
     page = make_page(run.end().write(tmp_path / "run"))
+    assert "Permission is hereby granted" in page  # the licence of what is shipped in it
     assert "<b>" not in page
     assert "<img" not in page
 

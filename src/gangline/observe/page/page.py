@@ -28,6 +28,8 @@ _PAGE = """<!doctype html>
 <script type="application/json" id="document">{document}</script>
 <script type="text/plain" id="columns">{columns}</script>
 {scripts}
+<!-- uPlot, which is part of this file:
+{licence}-->
 </body>
 </html>
 """
@@ -42,5 +44,6 @@ def write_page(title: str, document: dict[str, Any], columns: Columns) -> str:
         styles="\n".join(asset(name) for name in CHART_STYLES),
         document=script_json(document),
         columns=columns.packed(),
+        licence=asset("vendor/uPlot.LICENSE"),
         scripts="\n".join(f"<script>\n{text}\n</script>" for text in scripts),
     )
