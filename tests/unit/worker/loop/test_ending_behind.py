@@ -59,6 +59,7 @@ def test_a_loop_that_counts_by_gangline_says_when_it_has_come_to_its_end(
     loop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = training(loop_epoch=2, epoch=7)
+    late.session = SimpleNamespace(record=lambda event: None, place=SimpleNamespace(worker=0))
     late.epochs = SimpleNamespace(settle=lambda: None, take_rest=lambda: False)
     late.gear.batches = SimpleNamespace(present=None)
     monkeypatch.setattr(api._job, "training", late)
