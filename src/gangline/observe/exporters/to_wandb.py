@@ -20,11 +20,14 @@ class WandbExporter:
     """Values over `step`, which is a value itself: wandb's own steps cannot be given out of order."""
 
     def __init__(self, project: str, run: str) -> None:
-        if os.environ.get("WANDB_MODE") not in _LOCAL and wandb.api.api_key is None:
+        mode = os.environ.get("WANDB_MODE")
+        if mode not in _LOCAL and wandb.api.api_key is None:
             # It would ask for one, on a terminal that shows a training.
             raise UsageError("nobody is logged in: run `wandb login`, or set WANDB_MODE=offline")
         settings = wandb.Settings(console="off", silent=True, x_disable_stats=True)
-        self._run = wandb.init(project=project, name=run, settings=settings)
+        # Said here, too: what wandb has read of the environment it does not read again.
+        mode = "offline" if mode == "dryrun" else mode
+        self._run = wandb.init(project=project, name=run, mode=mode, settings=settings)
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
+import time
 import warnings
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
@@ -58,17 +60,29 @@ def test_a_folder_that_tensorboard_cannot_write_raises(tmp_path: Path) -> None:
         given(opened("tensorboard", str(tmp_path / "file")))
 
 
+@pytest.fixture
+def fresh_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads the environment once per process, unless it is torn down."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    if "wandb" in sys.modules:
+        sys.modules["wandb"].teardown()
+
+
+@pytest.mark.usefixtures("fresh_wandb")
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     given(opened("wandb", "project"))
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    kept = path.read_bytes()
-    assert b"loss" in kept
-    assert b"a run" in kept
+    deadline_s = time.monotonic() + 20  # a process of wandb's own writes it
+    while b"loss" not in path.read_bytes() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert b"loss" in path.read_bytes()
+    assert b"a run" in path.read_bytes()
 
 
+@pytest.mark.usefixtures("fresh_wandb")
 def test_wandb_without_a_key_says_so_and_asks_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
