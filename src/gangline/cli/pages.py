@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gangline.files.plainfile import replace_plain
 from gangline.spec.errors import GanglineError, UsageError
 
 if TYPE_CHECKING:
@@ -58,9 +59,12 @@ def parse_price(given: Sequence[str] | None, currency: str) -> Price:
 
 
 def save_page(text: str, path: Path) -> None:
-    """Writes a page in one piece."""
+    """Writes a page in one piece: where that fails, what was there before stays."""
     try:
-        path.write_text(text, encoding="utf-8")
+        if path.exists() and not path.is_file():
+            path.write_bytes(text.encode())  # a pipe, say
+        else:
+            replace_plain(path, text.encode())
     except OSError as error:
         raise UsageError(
             f"cannot write the page to {path}: {error.strerror}; give a file in a folder that exists"

@@ -44,6 +44,10 @@ def replace_plain(path: Path, content: bytes) -> None:
     """Puts a file in its place in one piece, so that nobody reads half of it."""
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     partial.unlink(missing_ok=True)  # of an earlier process with this number
-    with os.fdopen(open_plain(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-        file.write(content)
-    partial.replace(path)
+    try:
+        with os.fdopen(open_plain(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.write(content)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from synthetic_run import SyntheticRun
 
 from gangline.cli import pages
 from gangline.cli.main import run_command
-from gangline.cli.pages import parse_price, report_at_end
+from gangline.cli.pages import parse_price, report_at_end, save_page
 from gangline.cli.run.end import end_document, print_end
 from gangline.spec.errors import UsageError
 
@@ -108,3 +109,19 @@ def test_the_end_of_a_job_names_its_report(
     monkeypatch.setattr(pages, "REPORT_LIMIT_S", -1.0)
     print_end(job, result, show_traceback=False, with_report=True)
     assert "no report: the logs are too long" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_older_page_stays_when_the_new_one_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.html"
+    save_page("old", path)
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(type(path), "replace", full)
+    with pytest.raises(UsageError, match="No space left"):
+        save_page("new", path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
