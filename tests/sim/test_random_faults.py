@@ -164,3 +164,9 @@ def test_nothing_is_lost_whatever_the_plan(block: int) -> None:
 @pytest.mark.parametrize("block", range(200))
 def test_nothing_is_lost_in_tens_of_thousands_of_plans(block: int) -> None:
     test_nothing_is_lost_whatever_the_plan(1000 + block)
+
+
+@pytest.mark.parametrize("seed", [102192, 112285, 113656, 117976])
+def test_a_newcomer_waits_for_the_spares_when_the_only_member_was_killed(seed: int) -> None:
+    """It once came in before anybody noticed: alone in its group, with no state, for good."""
+    judge(Case(seed))

@@ -251,6 +251,8 @@ class Hub:
             return [*asked, Outgoing(change.last, Dismissed())]
         if change.leaving:
             return asked + mind.decide(WorkersLeft(workers=change.leaving))
+        if mind.present_spares and not mind.is_connected:
+            return asked  # no member may be left: then the spares' state is what newcomers copy
         ceilings = roster.ceilings(change.joining)
         try:
             for worker in change.joining:  # some came before the founders were ready
