@@ -18,6 +18,7 @@ from gangline.spec.event import (
     StepDone,
     StepsDone,
     ViewAdopted,
+    WorkerEnded,
     WorkerReady,
 )
 
@@ -102,6 +103,9 @@ class LiveRun:
         self.curves = Curves()
         self._workers: dict[int, _Worker] = {}
         self._views: dict[int, ViewAdopted] = {}
+        self._team_of: dict[int, tuple[float, int]] = {}
+        """The team of each worker, and since when: a team that was parted has no last view."""
+        self._ended: dict[int, float] = {}
         self._known: set[int] = set()
         self._started: RunStarted | None = None
         self._goal: GoalSet | None = None
@@ -119,6 +123,8 @@ class LiveRun:
                 self.curves.note(event)
             case ViewAdopted():
                 self._adopt(event)
+            case WorkerEnded():
+                self._ended[event.worker] = event.t
             case RunStarted():
                 self._started = event
             case WorkerReady():
@@ -139,6 +145,11 @@ class LiveRun:
         }
         self._views = {**whole, view.team: view}
         self._known |= set(view.members)
+        for member in view.members:
+            if view.t >= self._team_of.get(member, (view.t, 0))[0]:
+                self._team_of[member] = (view.t, view.team)
+            if view.t > self._ended.get(member, view.t):
+                del self._ended[member]  # it came back
 
     def name_of(self, worker: int) -> str:
         """The name of a worker's node; its number where it has none."""
@@ -150,8 +161,9 @@ class LiveRun:
         if not self._workers:
             return None
         lead = max(self._workers.values(), key=lambda one: one.recent[-1].t)
-        members = tuple(sorted(m for view in self._views.values() for m in view.members))
-        teams = self._teams()
+        shares = self._shares(lead)
+        members = tuple(sorted(m for team in shares.values() for m in team))
+        teams = self._teams(shares)
         rates = {team: _rate(one) for team, one in teams.items()}
         rate = sum(one for one in rates.values() if one) or None
         decision = self._decision
@@ -162,38 +174,50 @@ class LiveRun:
             step=lead.step,
             samples_per_s=rate,
             step_s=_step_s(lead),
-            efficiency=self._efficiency(teams, rates),
+            efficiency=self._efficiency(teams, rates, shares),
             logged=self.curves.newest(),
             members=members,
             out=tuple(sorted(self._known - set(members))) if members else (),
-            shares={
-                member: share
-                for view in self._views.values()
-                for member, share in zip(view.members, view.shares, strict=True)
-            },
-            num_teams=max(1, len(self._views)),
+            shares={member: share for team in shares.values() for member, share in team.items()},
+            num_teams=max(1, len(shares)),
             decision="" if decision is None else decision.reason,
             decided_t=0.0 if decision is None else decision.t,
             left_s=self._left_s(lead, rate),
         )
 
-    def _teams(self) -> dict[int, _Worker]:
+    def _shares(self, lead: _Worker) -> dict[int, dict[int, int]]:
+        """By team, the shares of its members: who moved on, or ended before a step, is none."""
+        last_t = lead.recent[-1].t
+        found = {
+            team: {
+                member: share
+                for member, share in zip(view.members, view.shares, strict=True)
+                if self._team_of[member][1] == team and self._ended.get(member, last_t) >= last_t
+            }
+            for team, view in self._views.items()
+        }
+        return {team: shares for team, shares in found.items() if shares}
+
+    def _teams(self, shares: dict[int, dict[int, int]]) -> dict[int, _Worker]:
         """Of every team that steps the worker that was heard last."""
         found: dict[int, _Worker] = {}
         for one in self._workers.values():
             known = found.get(one.team)
             if known is None or one.recent[-1].t > known.recent[-1].t:
                 found[one.team] = one
-        return {team: one for team, one in found.items() if team in self._views or not self._views}
+        return {team: one for team, one in found.items() if team in shares or not shares}
 
     def _efficiency(
-        self, teams: dict[int, _Worker], rates: dict[int, float | None]
+        self,
+        teams: dict[int, _Worker],
+        rates: dict[int, float | None],
+        shares: dict[int, dict[int, int]],
     ) -> float | None:
         """Of all teams, by their samples; None where somebody's log is not here."""
         parts = [
-            (rates[team], _optimum_rate([self._workers.get(m) for m in self._views[team].members]))
+            (rates[team], _optimum_rate([self._workers.get(m) for m in shares[team]]))
             for team in teams
-            if team in self._views
+            if team in shares
         ]
         if not parts or any(rate is None or best is None for rate, best in parts):
             return None
