@@ -171,6 +171,23 @@ def test_what_users_have_written_runs_no_script(page: Any, job: Job) -> None:
     assert page.title() == "test · gangline"
 
 
+def test_a_press_that_outlasts_a_snapshot_is_a_click(page: Any, job: Job) -> None:
+    show(page, job, KEYS.operator)
+    page.get_by_role("button", name="worker 0").hover()
+    page.mouse.down()
+    page.evaluate(
+        "new Promise(done => new MutationObserver(done).observe(document.getElementById('figures'),"
+        " {childList: true}))"
+    )  # the next snapshot is drawn
+    page.mouse.up()
+    page.wait_for_selector("#worker h3")
+    page.locator("#worker").get_by_role("button", name="leave").hover()
+    page.mouse.down()
+    page.wait_for_timeout(1200)
+    page.mouse.up()
+    page.locator("dialog button[value=no]").click()
+
+
 def test_an_operator_pauses_and_has_a_checkpoint_written(page: Any, job: Job) -> None:
     show(page, job, KEYS.operator)
     page.get_by_role("button", name="pause").click()
