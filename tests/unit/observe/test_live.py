@@ -95,6 +95,18 @@ def test_a_goal_of_steps_is_counted_in_steps() -> None:
     assert line == "epoch 0  step 2  16 samples/s  3 min 14 s left"
 
 
+def test_a_pause_has_a_name_and_is_part_of_no_pace() -> None:
+    def said(what: str, t: float) -> Decision:
+        return Decision(t=t, what=what, reason="", numbers={})
+
+    events = [GoalSet(t=0, worker=0, steps=100), *(step(n, 2.0 * n) for n in range(3))]
+    events += [said("pause", 4.5)]
+    assert told(*events) == "epoch 0  step 2  paused"
+    events += [said("resume_steps", 60.0), step(3, 62.0)]
+    assert told(*events) == "epoch 0  step 3"
+    assert told(*events, step(4, 64.0)) == "epoch 0  step 4  16 samples/s  3 min 10 s left"
+
+
 def test_who_is_out_is_named() -> None:
     line = told(view([0, 1, 2]), step(0, 1.0), view([0, 2], 1))
     assert line == "epoch 0  step 0  in: 0, 2  out: 1"

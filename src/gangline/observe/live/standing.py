@@ -25,6 +25,8 @@ from gangline.spec.event import (
 if TYPE_CHECKING:
     from gangline.spec.event import Event
 
+_GOING_ON = ("resume_steps", "end", "notice")
+"""Decisions that end a pause."""
 WINDOW_S = 5.0
 """The pace is that of so many last seconds."""
 
@@ -51,6 +53,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The reason of the last one."""
     decided_t: float
     left_s: float | None
+    is_paused: bool = False
+    """An operator has it stand still: it has no pace."""
 
 
 class _Work(NamedTuple):
@@ -73,12 +77,15 @@ class _Worker:
         self.step = -1
         self.epoch = 0
         self.stop = 0
+        self.was_paused = False
+        """Whether its next step is the first after a pause, which is part of no pace."""
 
     def add(self, event: StepDone | StepsDone) -> None:
         count = event.steps if isinstance(event, StepsDone) else 1
         work = _Work(event.t, count, event.samples, event.stop - event.start, event.compute_s)
-        if event.team != self.team:
+        if event.team != self.team or self.was_paused:
             self.recent.clear()
+            self.was_paused = False
         self.team, self.epoch, self.stop = event.team, event.epoch, event.stop
         self.step = event.step + count - 1
         self.recent.append(work)
@@ -111,6 +118,7 @@ class LiveRun:
         self._goal: GoalSet | None = None
         self._length = 0
         self._decision: Decision | None = None
+        self._is_paused = False
         self._t = 0.0
 
     def note(self, event: Event) -> None:
@@ -135,6 +143,15 @@ class LiveRun:
                 self._goal = event
             case Decision():
                 self._decision = event
+                self._note_pause(event.what)
+
+    def _note_pause(self, what: str) -> None:
+        if what == "pause":
+            self._is_paused = True
+        elif self._is_paused and what in _GOING_ON:
+            self._is_paused = False
+            for worker in self._workers.values():
+                worker.was_paused = True
 
     def _adopt(self, view: ViewAdopted) -> None:
         before = self._views.get(view.team)
@@ -163,7 +180,7 @@ class LiveRun:
         lead = max(self._workers.values(), key=lambda one: one.recent[-1].t)
         shares = self._shares(lead)
         members = tuple(sorted(m for team in shares.values() for m in team))
-        teams = self._teams(shares)
+        teams = {} if self._is_paused else self._teams(shares)
         rates = {team: _rate(one) for team, one in teams.items()}
         rate = sum(one for one in rates.values() if one) or None
         decision = self._decision
@@ -173,7 +190,7 @@ class LiveRun:
             epochs=0 if self._goal is None else self._goal.epochs,
             step=lead.step,
             samples_per_s=rate,
-            step_s=_step_s(lead),
+            step_s=None if self._is_paused else _step_s(lead),
             efficiency=self._efficiency(teams, rates, shares),
             logged=self.curves.newest(),
             members=members,
@@ -182,7 +199,8 @@ class LiveRun:
             num_teams=max(1, len(shares)),
             decision="" if decision is None else decision.reason,
             decided_t=0.0 if decision is None else decision.t,
-            left_s=self._left_s(lead, rate),
+            left_s=None if self._is_paused else self._left_s(lead, rate),
+            is_paused=self._is_paused,
         )
 
     def _shares(self, lead: _Worker) -> dict[int, dict[int, int]]:
