@@ -220,12 +220,36 @@ def test_it_is_reached_by_the_keyboard_and_fits_a_phone(
     page = new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
     show(page, job, KEYS.observer)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    row = page.locator("#workers tbody tr").first
+    for cell in row.locator("td:visible").all():
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390, "nothing is out of sight"
     page.get_by_role("button", name="worker 0").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("#worker h3")
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.get_by_role("button", name="light / dark").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+
+
+def test_a_run_that_was_ended_is_over_and_takes_no_orders(browser: Any, tmp_path: Path) -> None:
+    with contextlib.closing(browser.new_context()) as context:  # whose console may tell of the loss
+        page = context.new_page()
+        with Job(tmp_path) as job:
+            job.write_logs(steps=20)
+            show(page, job, KEYS.operator)
+            page.locator("#mode").select_option("full")
+            page.get_by_role("button", name="change mode").click()
+            assert page.locator("#told").inner_text() == "the mode is full already"
+            page.get_by_role("button", name="end", exact=True).click()
+            page.locator("dialog button[value=yes]").click()
+            page.locator("#news .what:text-is('end')").wait_for()
+        page.locator("#line:text-is('the run is over')").wait_for()
+        assert "gangline report" in page.locator("#told").inner_text()
+        assert page.get_by_role("button", name="pause").is_disabled()
+        page.get_by_role("button", name="worker 0").click()
+        assert page.get_by_role("button", name="exclude").is_disabled()
 
 
 def test_a_stranger_is_asked_for_a_code(new_page: Callable[..., Any], job: Job) -> None:

@@ -9,6 +9,9 @@
     return one.is_member && now.is_paused ? "paused" : one.state;
   };
 
+  // Emulated nodes share a host: their names tell them apart.
+  const hostOf = (one) => (one.node && one.node !== one.host ? `${one.node} (${one.host})` : one.host);
+
   const say = (element, text) => {
     if (element.textContent !== text) element.textContent = text;
   };
@@ -24,7 +27,7 @@
 
   const drawBar = (bar, one) => {
     const parts = one.busy == null ? [0, 0, 0] : [one.busy, 1 - one.busy - one.wait, one.wait];
-    const widths = parts.map((part) => Math.max(0, part));
+    const widths = parts.map((part) => Math.max(0, Math.round(1e4 * part) / 1e4));
     widths.forEach((part, place) => (bar.children[place].style.width = `${100 * part}%`));
     const told = one.busy == null ? "no step lately" : PARTS.map((name, place) => `${name} ${format.percent(widths[place])}`).join(", ");
     bar.title = told;
@@ -51,7 +54,7 @@
   const drawRow = (line, one, now, isChosen) => {
     line.className = `${one.is_member ? "" : "away"} ${isChosen ? "chosen" : ""}`;
     line.querySelector("button").setAttribute("aria-expanded", String(isChosen));
-    const texts = [one.host, stateOf(one, now), one.is_member ? one.share : "–", format.number(one.samples_per_s), format.number(one.alone_per_s), format.percent(one.wait)];
+    const texts = [hostOf(one), stateOf(one, now), one.is_member ? one.share : "–", format.number(one.samples_per_s), format.number(one.alone_per_s), format.percent(one.wait)];
     texts.forEach((text, place) => say(line.children[place + 1], String(text)));
     drawBar(line.lastChild.firstChild, one);
   };
@@ -74,7 +77,7 @@
   };
 
   const facts = (one, now) => [
-    ["process", `${one.pid} on ${one.host}`],
+    ["process", `${one.pid} on ${hostOf(one)}`],
     ["state", stateOf(one, now)],
     ["step", one.step],
     ["share", one.is_member ? `${one.share} samples of each step` : "none: it does not take part"],

@@ -63,6 +63,7 @@ def test_one_line_says_how_the_job_stands() -> None:
     for part in ("80 samples/s", "80% of the sum", "epoch 2", "step 9", "loss 0.25", "1 of 2"):
         assert part in line
     assert "paused" in summary(snapshot(is_paused=True))
+    assert "epoch 3/10" in summary(snapshot(epochs=10)), "as on the line of progress"
     assert "- samples/s" in summary(snapshot(samples_per_s=None, loss=None, epoch=-1))
 
 

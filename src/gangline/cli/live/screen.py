@@ -63,7 +63,8 @@ def summary(now: Snapshot) -> str:
     if now.samples_per_s and now.parts_per_s:
         parts.append(f"{now.samples_per_s / now.parts_per_s:.0%} of the sum of the parts")
     if now.epoch >= 0:
-        parts.append(f"epoch {now.epoch}")
+        of = f"/{now.epochs}" if now.epochs else ""
+        parts.append(f"epoch {now.epoch + bool(of)}{of}")
     parts.append(f"step {max(now.step, 0)}")
     if now.loss is not None:
         parts.append(f"loss {now.loss:.4g}")
@@ -95,8 +96,8 @@ def _row(one: WorkerNow, *, is_paused: bool) -> list[str | Text]:
     state = "paused" if is_paused and one.is_member else one.state
     return [
         str(one.worker),
-        Text(printable(one.host)),
-        Text(state if one.is_connected else f"{state}, away"),
+        Text(printable(one.node or one.host)),
+        Text(state if one.is_connected else f"{state}, not connected"),
         str(one.share) if one.is_member else "-",
         _number(one.samples_per_s),
         _number(one.alone_per_s),
