@@ -28,7 +28,10 @@
   const drawBar = (bar, one) => {
     const parts = one.busy == null ? [0, 0, 0] : [one.busy, 1 - one.busy - one.wait, one.wait];
     const widths = parts.map((part) => Math.max(0, Math.round(1e4 * part) / 1e4));
-    widths.forEach((part, place) => (bar.children[place].style.width = `${100 * part}%`));
+    widths.forEach((part, place) => {
+      bar.children[place].style.width = `${100 * part}%`;
+      bar.children[place].style.display = part ? "" : "none";
+    });
     const told = one.busy == null ? "no step lately" : PARTS.map((name, place) => `${name} ${format.percent(widths[place])}`).join(", ");
     bar.title = told;
     bar.setAttribute("aria-label", told);
