@@ -171,6 +171,23 @@ def test_what_users_have_written_runs_no_script(page: Any, job: Job) -> None:
     assert page.title() == "test · gangline"
 
 
+def test_a_press_that_outlasts_a_snapshot_is_a_click(page: Any, job: Job) -> None:
+    show(page, job, KEYS.operator)
+    page.get_by_role("button", name="worker 0").hover()
+    page.mouse.down()
+    page.evaluate(
+        "new Promise(done => new MutationObserver(done).observe(document.getElementById('figures'),"
+        " {childList: true}))"
+    )  # the next snapshot is drawn
+    page.mouse.up()
+    page.wait_for_selector("#worker h3")
+    page.locator("#worker").get_by_role("button", name="leave").hover()
+    page.mouse.down()
+    page.wait_for_timeout(1200)
+    page.mouse.up()
+    page.locator("dialog button[value=no]").click()
+
+
 def test_an_operator_pauses_and_has_a_checkpoint_written(page: Any, job: Job) -> None:
     show(page, job, KEYS.operator)
     page.get_by_role("button", name="pause").click()
@@ -203,12 +220,36 @@ def test_it_is_reached_by_the_keyboard_and_fits_a_phone(
     page = new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
     show(page, job, KEYS.observer)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    row = page.locator("#workers tbody tr").first
+    for cell in row.locator("td:visible").all():
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390, "nothing is out of sight"
     page.get_by_role("button", name="worker 0").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("#worker h3")
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.get_by_role("button", name="light / dark").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+
+
+def test_a_run_that_was_ended_is_over_and_takes_no_orders(browser: Any, tmp_path: Path) -> None:
+    with contextlib.closing(browser.new_context()) as context:  # whose console may tell of the loss
+        page = context.new_page()
+        with Job(tmp_path) as job:
+            job.write_logs(steps=20)
+            show(page, job, KEYS.operator)
+            page.locator("#mode").select_option("full")
+            page.get_by_role("button", name="change mode").click()
+            assert page.locator("#told").inner_text() == "the mode is full already"
+            page.get_by_role("button", name="end", exact=True).click()
+            page.locator("dialog button[value=yes]").click()
+            page.locator("#news .what:text-is('end')").wait_for()
+        page.locator("#line:text-is('the run is over')").wait_for()
+        assert "gangline report" in page.locator("#told").inner_text()
+        assert page.get_by_role("button", name="pause").is_disabled()
+        page.get_by_role("button", name="worker 0").click()
+        assert page.get_by_role("button", name="exclude").is_disabled()
 
 
 def test_a_stranger_is_asked_for_a_code(new_page: Callable[..., Any], job: Job) -> None:

@@ -175,6 +175,7 @@ class Federation:
             silent_s=self._progress.silent_s(present, self._clock()),
             finished=tuple(sorted(self._progress.finished)),
             main=members[0] if members else -1,
+            is_ending=self._orders.is_ending,
         )
 
     def machine_of(self, worker: int) -> str:

@@ -81,6 +81,11 @@ class Beyond:
         return self._others
 
     @property
+    def is_ending(self) -> bool:
+        """Whether an operator has ordered the end of the job."""
+        return self._coordination.is_ending
+
+    @property
     def is_awaited(self) -> bool:
         """Whether somebody else trains the job, or must still say that it is done."""
         limit_s = ENDED_S if self._coordination.finished else LOST_S

@@ -66,6 +66,8 @@ class Coordination:
         self._spare: int | None = None
         self._ended: list[ProcessEnded] = []
         self._finished: frozenset[int] = frozenset()
+        self.is_ending = False
+        """Whether an operator has ordered the end of the job."""
         self._num_sending = 0
         """How many machines that joined still send their event logs, as far as is known."""
         self._dissolve_until_s = 0.0
@@ -119,6 +121,7 @@ class Coordination:
         if standing is not None:
             self._finished |= {*standing.finished}
             self._num_sending = standing.num_sending
+            self.is_ending = self.is_ending or standing.is_ending
             self._num_stillborn = 0
         if fault is not None:
             # Killed and reaped before there is another one: it must not come back beside it.

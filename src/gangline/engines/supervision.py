@@ -264,7 +264,10 @@ def _conclude(
 ) -> JobResult:
     """`departure` says why this machine is about to end; empty: it is not."""
     cause = find_cause(results)
-    is_lost = _should_stop(results, keeps_going=keeps_going) or not end.is_finished
+    must_stop = _should_stop(results, keeps_going=keeps_going)
+    is_lost = must_stop or not end.is_finished
+    if is_lost and end.is_ordered and not must_stop:
+        cause = None  # the others went on without it, until an operator ended the job
     number = request.number
     if number is not None:
         status, reason = "interrupted", f"the launcher got {signal.Signals(number).name}"

@@ -6,6 +6,7 @@
   const at = (id) => document.getElementById(id);
   const live = new gangline.Live();
   let chosen = null; // the worker whose figures are shown
+  let lostAt = null; // since when the coordinator does not answer
   let charts = null;
   let bars = null;
 
@@ -51,7 +52,7 @@
     });
     const orders = [];
     if (one.is_member) {
-      orders.push(order("exclude", "exclude"));
+      orders.push(order("exclude", "exclude", `Worker ${worker} is kept out until it is taken back. The others go on.`));
       orders.push(order("leave", "leave", `Worker ${worker} finishes its step, and leaves for good. The others go on.`));
     }
     if (one.state === "spare") orders.push(order("take back", "take_back"));
@@ -77,7 +78,10 @@
     const present = live.now ? live.now.sync : "";
     for (const mode of new Set([...MODES, present])) if (mode) select.appendChild(make("option", "", mode));
     if (present) select.value = present;
-    button("change mode", () => give(`mode ${select.value}`, { order: "sync", value: select.value }));
+    button("change mode", () => {
+      if (live.now && select.value === live.now.sync) tell(`the mode is ${select.value} already`);
+      else give(`mode ${select.value}`, { order: "sync", value: select.value });
+    });
     button("plan anew", () => give("plan anew", { order: "replan", value: "auto" }));
     button("pause", () => {
       const order = live.now && live.now.is_paused ? "resume" : "pause";
@@ -95,7 +99,7 @@
     return [
       [now.is_paused ? "paused" : format.number(now.samples_per_s), "samples/s"],
       [format.percent(efficiency), "of the sum of the parts"],
-      [now.epoch < 0 ? "–" : String(now.epoch), "epoch"],
+      [now.epoch < 0 ? "–" : now.epochs ? `${now.epoch + 1}/${now.epochs}` : String(now.epoch), "epoch"],
       [now.step < 0 ? "–" : String(now.step), "step"],
       [format.number(now.loss), "loss"],
       [`${members.length} of ${now.workers.length}`, "workers take part"],
@@ -129,6 +133,7 @@
     const one = now.workers.find((worker) => worker.worker === chosen);
     if (one) gangline.workerPanel(at("worker"), one, now, workerOrders(one, now));
     else at("worker").hidden = true;
+    if (lostAt !== null) setLost(true); // also the buttons of a panel that is new
     if (now.bars.length) bars.update(now.bars);
     drawSync(now);
     drawStructure(now);
@@ -146,7 +151,7 @@
     groups: group.groups.map((one) => treeOf(one, workers)),
   });
 
-  const member = (one, worker) => ({ worker, node: one ? one.host : "", share: one ? one.share : null });
+  const member = (one, worker) => ({ worker, node: one ? one.node || one.host : "", share: one ? one.share : null });
 
   const drawStructure = (now) => {
     const workers = named(now);
@@ -236,15 +241,35 @@
     at("line").classList.toggle("lost", isLost);
   };
 
+  // So long a coordinator may be away: it may be started again.
+  const PATIENCE_MS = 15000;
+
+  const setLost = (isLost) => {
+    lostAt = isLost ? lostAt ?? Date.now() : null;
+    document.body.classList.toggle("over", isLost);
+    for (const button of document.querySelectorAll("#orders button, #orders select, #worker button")) button.disabled = isLost;
+  };
+
+  const drawLost = () => {
+    setLost(true);
+    if (!live.isEnding && Date.now() - lostAt < PATIENCE_MS) return line("not connected: the run is over, or its coordinator is away", true);
+    line("the run is over", true);
+    tell("These were its last figures. Its report is report.html in the run folder, or is made by: gangline report RUN_DIR");
+  };
+
   const follow = () => {
     const source = new EventSource("/dashboard/stream");
-    source.onopen = () => line("live", false);
+    source.onopen = () => {
+      if (lostAt !== null) tell("");
+      setLost(false);
+      line("live", false);
+    };
     source.onmessage = (event) => {
       if (!due.size) requestAnimationFrame(drawDue);
       for (const part of live.take(JSON.parse(event.data))) due.add(part);
     };
     source.onerror = () => {
-      line("not connected: the run is over, or its coordinator is away", true);
+      drawLost();
       // A browser gives up where it is told that it may not: the login is over, say.
       if (source.readyState === EventSource.CLOSED) setTimeout(retry, 3000);
     };
@@ -256,6 +281,7 @@
       if (page.status === 401) location.reload();
       else follow();
     } catch {
+      drawLost();
       setTimeout(retry, 3000);
     }
   };

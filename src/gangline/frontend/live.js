@@ -14,7 +14,7 @@ window.gangline = window.gangline || {};
   const plain = (event) => {
     switch (event.kind) {
       case "decision": return event.reason;
-      case "view_adopted": return `from step ${event.step} on ${event.members.length} members: ${event.reason}`;
+      case "view_adopted": return `from step ${event.step} on ${event.members.length} member${event.members.length === 1 ? "" : "s"}: ${event.reason}`;
       case "regrouped": return `worker ${event.worker} goes on in group ${event.group} with step ${event.step}, after ${gangline.format.seconds(event.took_s)}: ${event.reason}`;
       case "fault_fired": return `worker ${event.worker}: ${event.fault} in step ${event.step}`;
       case "worker_ended": return `worker ${event.worker} ended: ${event.reason}`;
@@ -40,6 +40,7 @@ window.gangline = window.gangline || {};
       this.news = [];
       this.marks = [];
       this.now = null;
+      this.isEnding = false; // an operator has ordered the end
     }
 
     // Takes one message; says which parts of the page it changes.
@@ -75,6 +76,8 @@ window.gangline = window.gangline || {};
     addNews(event) {
       if (event.kind === "decision" && DULL.has(event.what)) return;
       const what = event.kind === "decision" ? event.what : event.kind;
+      if (event.kind === "decision" && what === "end") this.isEnding = true;
+      if (event.kind === "run_started") this.isEnding = false; // resumed
       const one = { t: event.t, what: what.replaceAll("_", " "), text: plain(event), isFault: FAULTS.has(event.kind) };
       this.news.push(one);
       this.news = this.news.slice(-MAX_NEWS);

@@ -9,20 +9,32 @@
     return one.is_member && now.is_paused ? "paused" : one.state;
   };
 
+  // Emulated nodes share a host: their names tell them apart.
+  const hostOf = (one) => (one.node && one.node !== one.host ? `${one.node} (${one.host})` : one.host);
+
+  const say = (element, text) => {
+    if (element.textContent !== text) element.textContent = text;
+  };
+
+  const PARTS = ["compute", "exchange", "wait"];
+
   // What it does with its time: busy, exchanging, waiting.
-  const timeBar = (one) => {
-    const bar = make("div", "bar");
-    if (one.busy == null) return bar;
-    const parts = [["compute", one.busy], ["exchange", 1 - one.busy - one.wait], ["wait", one.wait]];
-    for (const [name, part] of parts) {
-      const piece = bar.appendChild(make("i"));
-      piece.style.width = `${100 * Math.max(0, part)}%`;
-      piece.style.background = palette[name];
-    }
+  const makeBar = (place) => {
+    const bar = place.appendChild(make("div", "bar"));
     bar.setAttribute("role", "img");
-    bar.setAttribute("aria-label", parts.map(([name, part]) => `${name} ${format.percent(Math.max(0, part))}`).join(", "));
-    bar.title = bar.getAttribute("aria-label");
-    return bar;
+    for (const name of PARTS) bar.appendChild(make("i")).style.background = palette[name];
+  };
+
+  const drawBar = (bar, one) => {
+    const parts = one.busy == null ? [0, 0, 0] : [one.busy, 1 - one.busy - one.wait, one.wait];
+    const widths = parts.map((part) => Math.max(0, Math.round(1e4 * part) / 1e4));
+    widths.forEach((part, place) => {
+      bar.children[place].style.width = `${100 * part}%`;
+      bar.children[place].style.display = part ? "" : "none";
+    });
+    const told = one.busy == null ? "no step lately" : PARTS.map((name, place) => `${name} ${format.percent(widths[place])}`).join(", ");
+    bar.title = told;
+    bar.setAttribute("aria-label", told);
   };
 
   const COLUMNS = [
@@ -30,32 +42,45 @@
     ["alone", "wide"], ["waits", ""], ["compute · exchange · wait", "text"],
   ];
 
-  const row = (one, now, choose, chosen) => {
-    const line = make("tr", `${one.is_member ? "" : "away"} ${chosen === one.worker ? "chosen" : ""}`);
-    const cells = [null, one.host, stateOf(one, now), one.is_member ? one.share : "–", format.number(one.samples_per_s), format.number(one.alone_per_s), format.percent(one.wait), null];
-    cells.forEach((text, place) => line.appendChild(make("td", COLUMNS[place][1], text)));
-    const name = line.firstChild.appendChild(make("button", "", String(one.worker)));
+  const makeRow = (worker, choose) => {
+    const line = make("tr");
+    line.worker = worker;
+    for (const [, kind] of COLUMNS) line.appendChild(make("td", kind));
+    const name = line.firstChild.appendChild(make("button", "", String(worker)));
     name.type = "button";
-    name.setAttribute("aria-label", `worker ${one.worker}`);
-    name.setAttribute("aria-expanded", String(chosen === one.worker));
-    line.lastChild.appendChild(timeBar(one));
-    line.addEventListener("click", () => choose(one.worker));
+    name.setAttribute("aria-label", `worker ${worker}`);
+    makeBar(line.lastChild);
+    line.addEventListener("click", () => choose(worker));
     return line;
   };
 
-  // Draws the table anew; the focus stays where it was.
+  const drawRow = (line, one, now, isChosen) => {
+    line.className = `${one.is_member ? "" : "away"} ${isChosen ? "chosen" : ""}`;
+    line.querySelector("button").setAttribute("aria-expanded", String(isChosen));
+    const texts = [hostOf(one), stateOf(one, now), one.is_member ? one.share : "–", format.number(one.samples_per_s), format.number(one.alone_per_s), format.percent(one.wait)];
+    texts.forEach((text, place) => say(line.children[place + 1], String(text)));
+    drawBar(line.lastChild.firstChild, one);
+  };
+
+  // Rows stay where they are, and change in place: a press that lasts longer than a snapshot is a click.
   gangline.workerTable = (table, now, { choose, chosen }) => {
-    const focused = document.activeElement && table.contains(document.activeElement) ? document.activeElement.textContent : null;
-    const head = make("thead").appendChild(make("tr"));
-    for (const [name, kind] of COLUMNS) head.appendChild(make("th", kind, name));
-    const body = make("tbody");
-    for (const one of now.workers) body.appendChild(row(one, now, choose, chosen));
-    table.replaceChildren(head.parentElement, body);
-    if (focused !== null) for (const button of table.querySelectorAll("button")) if (button.textContent === focused) button.focus();
+    if (!table.tBodies.length) {
+      const head = table.createTHead().insertRow();
+      for (const [name, kind] of COLUMNS) head.appendChild(make("th", kind, name));
+      table.createTBody();
+    }
+    const body = table.tBodies[0];
+    const known = new Map([...body.rows].map((line) => [line.worker, line]));
+    now.workers.forEach((one, place) => {
+      const line = known.get(one.worker) || makeRow(one.worker, choose);
+      if (body.rows[place] !== line) body.insertBefore(line, body.rows[place] || null);
+      drawRow(line, one, now, chosen === one.worker);
+    });
+    while (body.rows.length > now.workers.length) body.lastChild.remove();
   };
 
   const facts = (one, now) => [
-    ["process", `${one.pid} on ${one.host}`],
+    ["process", `${one.pid} on ${hostOf(one)}`],
     ["state", stateOf(one, now)],
     ["step", one.step],
     ["share", one.is_member ? `${one.share} samples of each step` : "none: it does not take part"],
@@ -66,22 +91,30 @@
     [one.is_member ? "last decision" : "why it is out", one.why || "nothing was decided about it"],
   ];
 
-  // Shows one worker, with the orders that can be given for it.
-  gangline.workerPanel = (element, one, now, orders) => {
-    const focused = element.contains(document.activeElement) ? document.activeElement.textContent : null;
+  const makePanel = (element, one, names, orders) => {
     element.replaceChildren(make("h3", "", `worker ${one.worker}`));
     const list = element.appendChild(make("dl"));
-    for (const [name, value] of facts(one, now)) {
-      list.appendChild(make("dt", "", name));
-      list.appendChild(make("dd", "", String(value)));
-    }
+    for (let count = 0; count < names.length; count++) list.append(make("dt"), make("dd"));
     const bar = element.appendChild(make("div", "orders"));
     for (const order of orders) {
       const button = bar.appendChild(make("button", order.isDire ? "alarm" : "", order.name));
       button.type = "button";
       button.addEventListener("click", order.give);
-      if (order.name === focused) button.focus();
     }
+  };
+
+  // Shows one worker, with the orders that can be given for it; made anew where these are others.
+  gangline.workerPanel = (element, one, now, orders) => {
+    const known = facts(one, now);
+    const shown = JSON.stringify([one.worker, orders.map((order) => order.name)]);
+    if (element.shown !== shown) {
+      const focused = element.contains(document.activeElement) ? document.activeElement.textContent : null;
+      makePanel(element, one, known, orders);
+      for (const button of element.querySelectorAll("button")) if (button.textContent === focused) button.focus();
+      element.shown = shown;
+    }
+    const places = element.querySelectorAll("dt, dd");
+    known.flat().forEach((text, place) => say(places[place], String(text)));
     element.hidden = false;
   };
 })();

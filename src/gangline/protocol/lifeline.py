@@ -69,6 +69,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Before there is a view: how many workers are here."""
     num_sending: int = 0
     """How many machines still send their event logs."""
+    is_ending: bool = False
+    """Whether an operator has ordered the end of the job."""
 
 
 AnyOrder = Serve | ProcessEnded | Dissolve | Depart

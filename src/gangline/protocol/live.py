@@ -46,6 +46,8 @@ class WorkerNow(msgspec.Struct, kw_only=True):
     gpu: float | None = None
     why: str = ""
     """The last decision about it, in words: why it is a spare, say."""
+    node: str = ""
+    """The name of its node, where the launcher that founded the job gave it one."""
 
 
 class StepBar(msgspec.Struct, kw_only=True):
@@ -75,6 +77,9 @@ class Snapshot(msgspec.Struct, kw_only=True, tag_field="kind", tag="snapshot"):
     view: int = -1
     step: int = -1
     epoch: int = -1
+    """Counted from 0."""
+    epochs: int = 0
+    """How many the script means to do; 0: it does not say."""
     sync: str = ""
     """How groups are held together; empty before that is known."""
     structure: Structure | None = None

@@ -374,6 +374,15 @@ def test_progress_is_a_plain_line_now_and_then_when_there_is_no_terminal(tmp_pat
     assert shown.getvalue() == "starting\n"
 
 
+def test_a_plain_line_of_progress_does_not_get_too_long(tmp_path: Path) -> None:
+    now_s, shown, feed = [0.0], io.StringIO(), LiveFeed(tmp_path)
+    feed.stage = "x" * 300
+    progress = ProgressLine(Console(file=shown, width=400), feed, clock=lambda: now_s[0])
+    now_s[0] = 11.0
+    progress.tick()
+    assert shown.getvalue() == "x" * 159 + "…\n"
+
+
 def test_the_line_says_who_is_waited_for_before_the_first_step(tmp_path: Path) -> None:
     job = Job(
         config=RunConfig(cluster=Cluster.of_speeds((1.0, 1.0))),

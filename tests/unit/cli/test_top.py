@@ -51,10 +51,10 @@ def snapshot(**fields: Any) -> Snapshot:
     return Snapshot(**{**known, **fields})
 
 
-def drawn(screen: TopScreen) -> str:
-    console = Console(width=140, file=io.StringIO())
+def drawn(screen: TopScreen, width: int = 140) -> str:
+    console = Console(width=width, file=io.StringIO())
     with console.capture() as shown:
-        console.print(screen.draw())
+        console.print(screen.draw(width))
     return shown.get()
 
 
@@ -63,6 +63,7 @@ def test_one_line_says_how_the_job_stands() -> None:
     for part in ("80 samples/s", "80% of the sum", "epoch 2", "step 9", "loss 0.25", "1 of 2"):
         assert part in line
     assert "paused" in summary(snapshot(is_paused=True))
+    assert "epoch 3/10" in summary(snapshot(epochs=10)), "as on the line of progress"
     assert "- samples/s" in summary(snapshot(samples_per_s=None, loss=None, epoch=-1))
 
 
@@ -76,6 +77,27 @@ def test_a_screen_has_a_row_for_each_worker_and_the_last_decisions() -> None:
     assert "because" in text
     assert "dull" not in text
     assert "\x1b" not in text
+
+
+def test_a_narrow_screen_has_fewer_columns_and_cuts_no_number() -> None:
+    screen = TopScreen()
+    figures = {
+        "share": 12345,
+        "samples_per_s": 1234567.0,
+        "alone_per_s": 7654321.0,
+        "step": 8765432,
+    }
+    busy = worker(0, host="a-long-name-of-a-host", memory_bytes=123_456_000_000, **figures)
+    screen.now = snapshot(workers=[busy, worker(1, state="lost", is_connected=False)])
+    everything = ["12345", "1,234,567", "7,654,321", "60%", "8765432", "1.0", "123,456 MB"]
+    shown = {}
+    for width in range(40, 160):
+        (row,) = (line for line in drawn(screen, width).splitlines() if line.startswith("0 "))
+        numbers = [one for one in row.split("  ") if one.strip() and any(map(str.isdigit, one))]
+        shown[width] = [one.strip() for one in numbers[1:]]
+        assert set(shown[width]) <= set(everything), row
+    assert (len(shown[40]), len(shown[60]), shown[120]) == (2, 4, everything)
+    assert "lost, not connected" in drawn(screen, 140)
 
 
 def announce(server: CoordinatorServer, folder: Path) -> None:

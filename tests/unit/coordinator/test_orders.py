@@ -255,8 +255,11 @@ def test_everybody_leaves_a_job_that_is_ended_spares_and_newcomers_too() -> None
 
 def test_a_job_is_ended_by_the_next_coordinator_too(journal: Path) -> None:
     room = in_step(2, journal=FileJournal(journal))
+    assert not room.hub.standing().is_ending
     room.deliver(room.hub.end())
+    assert room.hub.standing().is_ending
     restart(room, journal)
+    assert room.hub.standing().is_ending
     room.told.clear()
     for worker in range(2):
         room.hello(worker)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from gangline.engines.job import Job, thread_environment
 from gangline.engines.local import LocalEngine, WorkerCommand
 from gangline.engines.logtail import last_lines, last_traceback
 from gangline.engines.result import JobResult, WorkerResult, error_line
-from gangline.engines.supervision import find_cause
+from gangline.engines.supervision import SilentWatcher, find_cause, supervise
 from gangline.protocol.launch import Launch
 from gangline.spec.cluster import Cluster
 from gangline.spec.config import BatchConfig, ExchangeConfig, RunConfig, SurvivalConfig
@@ -200,6 +201,27 @@ def test_the_blame_is_not_put_on_a_worker_that_the_others_went_on_without() -> N
 
 def test_nobody_is_blamed_when_all_are_done_or_stopped() -> None:
     assert find_cause([ended(0, exit_code=0), ended(1, stopped=True)]) is None
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+@pytest.mark.parametrize("error", [None, TRACEBACK])
+def test_an_end_that_an_operator_ordered_is_the_reason(is_ordered: bool, error: str | None) -> None:
+    killed = ended(2, exit_code=None, signal="SIGKILL")
+    gone = killed if error is None else ended(2, traceback=error)
+    engine, beyond = MagicMock(), MagicMock(is_finished=False, is_awaited=False)
+    engine.running, engine.results = (), (ended(0, exit_code=0), ended(1, exit_code=0), gone)
+    beyond.is_ending, beyond.explain.return_value = is_ordered, "nobody is left who trains it"
+    beyond.has_left = lambda worker: worker < 2
+    result = supervise(engine, watcher=SilentWatcher(), beyond=beyond)
+    assert result.status == "failed"
+    if is_ordered and error is None:
+        assert result.cause is None
+        assert result.reason == (
+            "the job is not trained to its end: an operator ended it; worker 0, 1 left, and "
+            "nobody is left who trains it"
+        )
+    else:  # an error in the script is everybody's, whatever was ordered
+        assert result.cause == gone
 
 
 @pytest.mark.parametrize(

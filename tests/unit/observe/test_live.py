@@ -20,6 +20,7 @@ from gangline.spec.event import (
     StepDone,
     StepsDone,
     ViewAdopted,
+    WorkerEnded,
     WorkerReady,
 )
 
@@ -94,6 +95,18 @@ def test_a_goal_of_steps_is_counted_in_steps() -> None:
     assert line == "epoch 0  step 2  16 samples/s  3 min 14 s left"
 
 
+def test_a_pause_has_a_name_and_is_part_of_no_pace() -> None:
+    def said(what: str, t: float) -> Decision:
+        return Decision(t=t, what=what, reason="", numbers={})
+
+    events = [GoalSet(t=0, worker=0, steps=100), *(step(n, 2.0 * n) for n in range(3))]
+    events += [said("pause", 4.5)]
+    assert told(*events) == "epoch 0  step 2  paused"
+    events += [said("resume_steps", 60.0), step(3, 62.0)]
+    assert told(*events) == "epoch 0  step 3"
+    assert told(*events, step(4, 64.0)) == "epoch 0  step 4  16 samples/s  3 min 10 s left"
+
+
 def test_who_is_out_is_named() -> None:
     line = told(view([0, 1, 2]), step(0, 1.0), view([0, 2], 1))
     assert line == "epoch 0  step 0  in: 0, 2  out: 1"
@@ -112,6 +125,25 @@ def test_teams_add_up_and_nobody_is_missing() -> None:
     ]
     line = told(view([0, 1]), *teams, *steps, GoalSet(t=0, worker=0, epochs=3))
     assert line == "epoch 1/3  step 2  16 samples/s  2% efficient  2 workers in 2 teams"
+
+
+def test_a_team_that_was_parted_counts_no_more() -> None:
+    def parted(number: int, worker: int) -> StepDone:
+        place = {"start": 8 * number, "stop": 8 * number + 8}
+        return step(number, 10.0 + number, worker=worker, team=worker + 1, **place)
+
+    whole = [step(n, float(n), worker=worker) for n in range(3) for worker in range(3)]
+    ended = WorkerEnded(t=2.5, worker=2, exit_code=None, signal="SIGKILL", reason="killed")
+    # All are in the last view of the team that parts, and then in one of their own.
+    views = [view([0, 1], 1, whole=2), *(view([w], 0, team=w + 1, whole=2) for w in (0, 1))]
+    steps = [parted(number, worker) for number in range(3) for worker in (0, 1)]
+    events = [view([0, 1, 2]), *whole, ended, *views, *steps]
+    assert told(*events).endswith("16 samples/s  2% efficient  in: 0, 1 in 2 teams  out: 2")
+    killed = WorkerEnded(t=12.5, worker=1, exit_code=None, signal="SIGKILL", reason="killed")
+    line = told(*events, killed, parted(3, 0))
+    assert "8 samples/s" in line
+    assert "in: 0  out: 1, 2" in line
+    assert "2 teams" in told(*events, killed), "at the end of a run nobody is left"
 
 
 def test_steps_that_are_summed_up_count_as_many() -> None:

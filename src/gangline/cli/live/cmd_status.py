@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -13,6 +13,9 @@ from rich.table import Table
 from gangline.cli.output import JsonFlag, out, print_json, say
 from gangline.files.tokens import OBSERVER_TOKEN
 from gangline.launch.joining.contact import RunContact
+
+if TYPE_CHECKING:
+    from gangline.protocol.status import WorkerStatus
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +45,8 @@ def status(
         here = sum(worker.is_connected for worker in found.workers)
         say(f"{found.run}: starting, {here} of {found.expected_workers} workers are here")
     else:
-        say(f"{found.run}: step {max(found.step, 0)}, view {found.view.number}")
+        how = ", paused: it stands still between two steps" if found.is_paused else ""
+        say(f"{found.run}: step {max(found.step, 0)}, view {found.view.number}{how}")
     if found.logged:
         values = (f"{k} {'nan' if v is None else f'{v:.6g}'}" for k, v in found.logged.items())
         say(", ".join(values))
@@ -51,7 +55,7 @@ def status(
         table.add_row(
             str(worker.worker),
             f"{worker.host} ({worker.pid})",
-            worker.state if worker.is_connected else f"{worker.state}, not connected",
+            _state(worker, is_paused=found.is_paused and worker.worker in shares),
             str(worker.step),
             str(shares.get(worker.worker, "-")),
             f"{worker.compute_s * 1000:.1f} ms",
@@ -59,3 +63,9 @@ def status(
     out().print(table)
     for reason in found.decisions[-5:]:
         say(reason)
+
+
+def _state(worker: WorkerStatus, *, is_paused: bool) -> str:
+    if not worker.is_connected:
+        return f"{worker.state}, not connected"
+    return "paused" if is_paused else worker.state

@@ -113,7 +113,7 @@ def _show(line: Line, live: Live) -> None:
             screen.now, screen.line = found, ""
         elif not screen.note(found):
             continue
-        live.update(screen.draw(), refresh=True)
+        live.update(screen.draw(live.console.width), refresh=True)
     raise typer.Exit
 
 

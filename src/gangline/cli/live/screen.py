@@ -7,6 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -14,13 +15,20 @@ from rich.text import Text
 from gangline.cli.output import printable
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import JustifyMethod, RenderableType
 
     from gangline.protocol.live import Snapshot, WorkerNow
     from gangline.spec.event import Decision
 
 BAR_CELLS = 20
 NEWS = 8
+_TEXTS = ("worker", "host", "state")
+_COLUMNS = (*_TEXTS, "share", "samples/s", "alone", "waits", "step", "cores", "memory", "busy")
+_DROPPED = ("busy", "memory", "cores", "alone", "host", "step", "waits")
+"""Columns that a narrow screen does without, in this order."""
+_TEXT_CELLS, _GAP_CELLS = 8, 2
+WIDE = 140
+"""What is drawn for a screen that nobody has measured."""
 BUSY, EXCHANGE, WAIT = "bright_blue", "yellow", "red"
 DULL = ("publish_view",)
 """Decisions that follow from others, which are told already."""
@@ -42,11 +50,16 @@ class TopScreen:
             self._news.append(decision)
         return is_shown
 
-    def draw(self) -> RenderableType:
-        """Everything."""
+    def draw(self, width: int = WIDE) -> RenderableType:
+        """Everything; a screen that is not so wide has fewer columns, and no number is cut."""
         parts: list[RenderableType] = []
         if self.now is not None:
-            parts += [Text(summary(self.now), style="bold"), Text(), _table(self.now), Text()]
+            parts += [
+                Text(summary(self.now), style="bold"),
+                Text(),
+                _table(self.now, width),
+                Text(),
+            ]
         parts += [Text(told(one), style="dim") for one in self._news]
         status = f"{self.line} · " if self.line else ""
         parts.append(Text(f"{status}q: quit", style="dim"))
@@ -63,7 +76,8 @@ def summary(now: Snapshot) -> str:
     if now.samples_per_s and now.parts_per_s:
         parts.append(f"{now.samples_per_s / now.parts_per_s:.0%} of the sum of the parts")
     if now.epoch >= 0:
-        parts.append(f"epoch {now.epoch}")
+        of = f"/{now.epochs}" if now.epochs else ""
+        parts.append(f"epoch {now.epoch + bool(of)}{of}")
     parts.append(f"step {max(now.step, 0)}")
     if now.loss is not None:
         parts.append(f"loss {now.loss:.4g}")
@@ -79,33 +93,55 @@ def told(decision: Decision) -> str:
     return f"{at}  {printable(decision.reason)}"
 
 
-def _table(now: Snapshot) -> Table:
+def _table(now: Snapshot, width: int) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("worker", "host", "state"):
-        table.add_column(name, overflow="ellipsis", no_wrap=True)
-    for name in ("share", "samples/s", "alone", "waits", "step", "cores", "memory"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(Text.assemble(("busy ", BUSY), ("exchange ", EXCHANGE), ("wait", WAIT)))
-    for one in now.workers:
-        table.add_row(*_row(one, is_paused=now.is_paused), style="" if one.is_member else "dim")
+    rows = [_row(one, is_paused=now.is_paused) for one in now.workers]
+    widths = _widths(rows, width)
+    for name, cells in widths.items():
+        side: JustifyMethod = "left" if name in (*_TEXTS, "busy") else "right"
+        title = Text.assemble(("busy ", BUSY), ("exchange ", EXCHANGE), ("wait", WAIT))
+        head = title if name == "busy" else name
+        table.add_column(head, width=cells, justify=side, overflow="ellipsis", no_wrap=True)
+    for one, row in zip(now.workers, rows, strict=True):
+        table.add_row(*(row[name] for name in widths), style="" if one.is_member else "dim")
     return table
 
 
-def _row(one: WorkerNow, *, is_paused: bool) -> list[str | Text]:
+def _widths(rows: list[dict[str, str | Text]], width: int) -> dict[str, int]:
+    """The columns that there is room for: texts may be cut, numbers may not."""
+    whole = {
+        name: max([len(name), *(cell_len(str(row[name])) for row in rows)]) for name in _COLUMNS
+    }
+    whole["busy"] = BAR_CELLS
+    found = {name: min(n, _TEXT_CELLS) if name in _TEXTS else n for name, n in whole.items()}
+
+    def room() -> int:
+        return width - sum(found.values()) - _GAP_CELLS * (len(found) - 1)
+
+    for name in _DROPPED:
+        if room() < 0:
+            del found[name]
+    for name in ("state", "host"):
+        if name in found:
+            found[name] += max(0, min(room(), whole[name] - found[name]))
+    return found
+
+
+def _row(one: WorkerNow, *, is_paused: bool) -> dict[str, str | Text]:
     state = "paused" if is_paused and one.is_member else one.state
-    return [
-        str(one.worker),
-        Text(printable(one.host)),
-        Text(state if one.is_connected else f"{state}, away"),
-        str(one.share) if one.is_member else "-",
-        _number(one.samples_per_s),
-        _number(one.alone_per_s),
-        "-" if one.wait is None else f"{one.wait:.0%}",
-        str(one.step) if one.step >= 0 else "-",
-        "-" if one.cpu is None else f"{one.cpu:.1f}",
-        "-" if one.memory_bytes is None else f"{one.memory_bytes / 1e6:,.0f} MB",
-        _bar(one),
-    ]
+    return {
+        "worker": str(one.worker),
+        "host": Text(printable(one.node or one.host)),
+        "state": Text(state if one.is_connected else f"{state}, not connected"),
+        "share": str(one.share) if one.is_member else "-",
+        "samples/s": _number(one.samples_per_s),
+        "alone": _number(one.alone_per_s),
+        "waits": "-" if one.wait is None else f"{one.wait:.0%}",
+        "step": str(one.step) if one.step >= 0 else "-",
+        "cores": "-" if one.cpu is None else f"{one.cpu:.1f}",
+        "memory": "-" if one.memory_bytes is None else f"{one.memory_bytes / 1e6:,.0f} MB",
+        "busy": _bar(one),
+    }
 
 
 def _bar(one: WorkerNow) -> Text:

@@ -45,6 +45,8 @@ def describe(now: Standing) -> str:
     """Epoch, pace, efficiency, what the script logs, who takes part, time left, last decision."""
     of = f"/{now.epochs}" if now.epochs else ""
     parts = [f"epoch {now.epoch + bool(of)}{of}", f"step {now.step}"]
+    if now.is_paused:
+        parts.append("paused")
     if now.samples_per_s is not None:
         parts.append(f"{now.samples_per_s:,.0f} samples/s")
     if now.efficiency is not None:

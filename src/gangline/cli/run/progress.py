@@ -31,6 +31,8 @@ Greeting = Callable[[], Iterable[str]]
 """What is to be shown once, as soon as it is known; nothing until then."""
 _TERMINAL_INTERVAL_S = 0.5
 _PLAIN_INTERVAL_S = 10.0
+_MAX_PLAIN = 160
+"""Decisions, which can be long, come last; they are in the log."""
 
 
 class ProgressLine:
@@ -64,13 +66,17 @@ class ProgressLine:
             short = Text(line, no_wrap=True, overflow="ellipsis")
             self._live.update(short, refresh=True)
         elif line != self._last_line:
-            self._console.print(Text(line))
+            self._console.print(Text(_cut(line)))
         self._last_line = line
 
     def close(self) -> None:
         """Leaves the terminal as it was."""
         if self._live is not None:
             self._live.stop()
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _MAX_PLAIN else f"{line[: _MAX_PLAIN - 1]}…"
 
 
 class OutputFollower:

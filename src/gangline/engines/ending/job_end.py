@@ -32,6 +32,11 @@ class JobEnd:
         well = [one for one in self._engine.results if one.exit_code == 0 and not one.stopped]
         return self._beyond.is_finished or any(not self._has_left(one.worker) for one in well)
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether an operator has ordered it."""
+        return self._beyond.is_ending
+
     def is_awaiting_others(self) -> bool:
         """Whether workers that were started elsewhere still train the job."""
         if not self._beyond.is_awaited:
@@ -61,9 +66,10 @@ class JobEnd:
             self._watcher.note("end_stopped", f"worker {worker} {stayed}: ended", worker=worker)
 
     def explain(self) -> str:
-        """Why the job is not finished, though nobody failed."""
+        """Why the job is not finished, though nobody made it fail."""
         left = [str(one.worker) for one in self._engine.results if self._has_left(one.worker)]
         who = f"worker {', '.join(left)} left, and " if left else ""
+        who = f"an operator ended it; {who}" if self.is_ordered else who
         return f"the job is not trained to its end: {who}{self._beyond.explain()}"
 
     def _has_left(self, worker: int) -> bool:

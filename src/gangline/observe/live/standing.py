@@ -18,12 +18,15 @@ from gangline.spec.event import (
     StepDone,
     StepsDone,
     ViewAdopted,
+    WorkerEnded,
     WorkerReady,
 )
 
 if TYPE_CHECKING:
     from gangline.spec.event import Event
 
+_GOING_ON = ("resume_steps", "end", "notice")
+"""Decisions that end a pause."""
 WINDOW_S = 5.0
 """The pace is that of so many last seconds."""
 
@@ -50,6 +53,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The reason of the last one."""
     decided_t: float
     left_s: float | None
+    is_paused: bool = False
+    """An operator has it stand still: it has no pace."""
 
 
 class _Work(NamedTuple):
@@ -72,12 +77,15 @@ class _Worker:
         self.step = -1
         self.epoch = 0
         self.stop = 0
+        self.was_paused = False
+        """Whether its next step is the first after a pause, which is part of no pace."""
 
     def add(self, event: StepDone | StepsDone) -> None:
         count = event.steps if isinstance(event, StepsDone) else 1
         work = _Work(event.t, count, event.samples, event.stop - event.start, event.compute_s)
-        if event.team != self.team:
+        if event.team != self.team or self.was_paused:
             self.recent.clear()
+            self.was_paused = False
         self.team, self.epoch, self.stop = event.team, event.epoch, event.stop
         self.step = event.step + count - 1
         self.recent.append(work)
@@ -102,11 +110,15 @@ class LiveRun:
         self.curves = Curves()
         self._workers: dict[int, _Worker] = {}
         self._views: dict[int, ViewAdopted] = {}
+        self._team_of: dict[int, tuple[float, int]] = {}
+        """The team of each worker, and since when: a team that was parted has no last view."""
+        self._ended: dict[int, float] = {}
         self._known: set[int] = set()
         self._started: RunStarted | None = None
         self._goal: GoalSet | None = None
         self._length = 0
         self._decision: Decision | None = None
+        self._is_paused = False
         self._t = 0.0
 
     def note(self, event: Event) -> None:
@@ -119,6 +131,8 @@ class LiveRun:
                 self.curves.note(event)
             case ViewAdopted():
                 self._adopt(event)
+            case WorkerEnded():
+                self._ended[event.worker] = event.t
             case RunStarted():
                 self._started = event
             case WorkerReady():
@@ -129,6 +143,15 @@ class LiveRun:
                 self._goal = event
             case Decision():
                 self._decision = event
+                self._note_pause(event.what)
+
+    def _note_pause(self, what: str) -> None:
+        if what == "pause":
+            self._is_paused = True
+        elif self._is_paused and what in _GOING_ON:
+            self._is_paused = False
+            for worker in self._workers.values():
+                worker.was_paused = True
 
     def _adopt(self, view: ViewAdopted) -> None:
         before = self._views.get(view.team)
@@ -139,6 +162,11 @@ class LiveRun:
         }
         self._views = {**whole, view.team: view}
         self._known |= set(view.members)
+        for member in view.members:
+            if view.t >= self._team_of.get(member, (view.t, 0))[0]:
+                self._team_of[member] = (view.t, view.team)
+            if view.t > self._ended.get(member, view.t):
+                del self._ended[member]  # it came back
 
     def name_of(self, worker: int) -> str:
         """The name of a worker's node; its number where it has none."""
@@ -150,8 +178,9 @@ class LiveRun:
         if not self._workers:
             return None
         lead = max(self._workers.values(), key=lambda one: one.recent[-1].t)
-        members = tuple(sorted(m for view in self._views.values() for m in view.members))
-        teams = self._teams()
+        shares = self._shares(lead)
+        members = tuple(sorted(m for team in shares.values() for m in team))
+        teams = {} if self._is_paused else self._teams(shares)
         rates = {team: _rate(one) for team, one in teams.items()}
         rate = sum(one for one in rates.values() if one) or None
         decision = self._decision
@@ -161,39 +190,52 @@ class LiveRun:
             epochs=0 if self._goal is None else self._goal.epochs,
             step=lead.step,
             samples_per_s=rate,
-            step_s=_step_s(lead),
-            efficiency=self._efficiency(teams, rates),
+            step_s=None if self._is_paused else _step_s(lead),
+            efficiency=self._efficiency(teams, rates, shares),
             logged=self.curves.newest(),
             members=members,
             out=tuple(sorted(self._known - set(members))) if members else (),
-            shares={
-                member: share
-                for view in self._views.values()
-                for member, share in zip(view.members, view.shares, strict=True)
-            },
-            num_teams=max(1, len(self._views)),
+            shares={member: share for team in shares.values() for member, share in team.items()},
+            num_teams=max(1, len(shares)),
             decision="" if decision is None else decision.reason,
             decided_t=0.0 if decision is None else decision.t,
-            left_s=self._left_s(lead, rate),
+            left_s=None if self._is_paused else self._left_s(lead, rate),
+            is_paused=self._is_paused,
         )
 
-    def _teams(self) -> dict[int, _Worker]:
+    def _shares(self, lead: _Worker) -> dict[int, dict[int, int]]:
+        """By team, the shares of its members: who moved on, or ended before a step, is none."""
+        last_t = lead.recent[-1].t
+        found = {
+            team: {
+                member: share
+                for member, share in zip(view.members, view.shares, strict=True)
+                if self._team_of[member][1] == team and self._ended.get(member, last_t) >= last_t
+            }
+            for team, view in self._views.items()
+        }
+        return {team: shares for team, shares in found.items() if shares}
+
+    def _teams(self, shares: dict[int, dict[int, int]]) -> dict[int, _Worker]:
         """Of every team that steps the worker that was heard last."""
         found: dict[int, _Worker] = {}
         for one in self._workers.values():
             known = found.get(one.team)
             if known is None or one.recent[-1].t > known.recent[-1].t:
                 found[one.team] = one
-        return {team: one for team, one in found.items() if team in self._views or not self._views}
+        return {team: one for team, one in found.items() if team in shares or not shares}
 
     def _efficiency(
-        self, teams: dict[int, _Worker], rates: dict[int, float | None]
+        self,
+        teams: dict[int, _Worker],
+        rates: dict[int, float | None],
+        shares: dict[int, dict[int, int]],
     ) -> float | None:
         """Of all teams, by their samples; None where somebody's log is not here."""
         parts = [
-            (rates[team], _optimum_rate([self._workers.get(m) for m in self._views[team].members]))
+            (rates[team], _optimum_rate([self._workers.get(m) for m in shares[team]]))
             for team in teams
-            if team in self._views
+            if team in shares
         ]
         if not parts or any(rate is None or best is None for rate, best in parts):
             return None

@@ -11,8 +11,10 @@ from gangline.coordinator.server.dashboard.timeline import Sums, Timeline, began
 from gangline.protocol.live import StepBar
 from gangline.spec.event import (
     Decision,
+    GoalSet,
     Logged,
     RoundEnded,
+    RunStarted,
     StepDone,
     StepsDone,
     Utilisation,
@@ -54,7 +56,12 @@ class Fold:
         """The newest decision about each worker."""
         self.teams: dict[int, int] = {}
         """Which team each worker is in."""
+        self.nodes: dict[int, str] = {}
+        """The names of the nodes of those that founded the job."""
+        self._published: dict[int, float] = {}
+        """The newest share of each worker that was decided."""
         self.epoch = -1
+        self.epochs = 0
         self.num_merges = 0
         """How often teams were merged, as far as the logs were read."""
         self.last_merge: RoundEnded | None = None
@@ -79,10 +86,26 @@ class Fold:
                 case RoundEnded(is_committed=True):
                     self.num_merges += 1
                     self.last_merge = event
-                case Decision(reason=reason, numbers=numbers) if event.what != "publish_view":
-                    about = numbers.get("worker")
-                    if about is not None:
-                        self.why[int(about)] = reason
+                case RunStarted(is_joining=False):
+                    self.nodes = dict(enumerate(event.nodes))
+                case GoalSet():
+                    self.epochs = event.epochs
+                case Decision():
+                    self._take_decision(event)
+
+    def _take_decision(self, event: Decision) -> None:
+        about = event.numbers.get("worker")
+        if event.what != "publish_view":
+            if about is not None:
+                self.why[int(about)] = event.reason
+            return
+        for name, share in event.numbers.items():
+            worker = name.removeprefix("share_")
+            if share is None or name == worker or not worker.isdecimal():
+                continue
+            if self._published.get(int(worker), share) != share:
+                self.why[int(worker)] = event.reason
+            self._published[int(worker)] = share
 
     def _take_steps(self, event: Steps) -> None:
         self.epoch = max(self.epoch, event.epoch)

@@ -35,6 +35,7 @@ def snapshot_of(
         view=-1 if view is None else view.number,
         step=status.step,
         epoch=fold.epoch,
+        epochs=fold.epochs,
         sync=status.sync,
         structure=None if view is None else view.structure,
         is_paused=status.is_paused,
@@ -63,7 +64,7 @@ def _least_exchange_s(lately: dict[int, Lately | None], teams: dict[int, int]) -
 def _worker(
     status: WorkerStatus, fold: Fold, *, share: int | None, lately: Lately | None, least_s: float
 ) -> WorkerNow:
-    used = fold.used.get(status.worker)
+    used = fold.used.get(status.worker) if status.is_connected else None
     now = WorkerNow(
         worker=status.worker,
         host=status.host,
@@ -78,6 +79,7 @@ def _worker(
         memory_bytes=None if used is None else used.memory_bytes,
         gpu=None if used is None else used.gpu,
         why=fold.why.get(status.worker, ""),
+        node=fold.nodes.get(status.worker, ""),
     )
     if lately is not None and lately.elapsed_s > 0:
         sums, elapsed_s = lately
@@ -85,7 +87,8 @@ def _worker(
         now.samples_per_s = sums.samples / elapsed_s
         now.alone_per_s = sums.samples / sums.own_s if sums.own_s > 0 else None
         now.busy = min(1.0, sums.own_s / elapsed_s)
-        now.wait = max(0.0, 1.0 - now.busy - exchange_s / elapsed_s)
+        # Rounded: what is left of a sum is no waiting.
+        now.wait = max(0.0, round(1.0 - now.busy - exchange_s / elapsed_s, 9))
         now.compute_s, now.data_s = sums.compute_s / steps, sums.data_s / steps
         now.exchange_s, now.update_s = sums.exchange_s / steps, sums.update_s / steps
     return now

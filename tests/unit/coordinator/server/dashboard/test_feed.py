@@ -26,8 +26,10 @@ from gangline.protocol.status import Status, WorkerStatus
 from gangline.spec.errors import UsageError
 from gangline.spec.event import (
     Decision,
+    GoalSet,
     Logged,
     RoundEnded,
+    RunStarted,
     StepDone,
     StepsDone,
     Utilisation,
@@ -176,6 +178,33 @@ def test_why_somebody_is_a_spare_is_the_last_decision_about_it() -> None:
         Decision(t=2, what="note", reason="of nobody", numbers={}),
     ])  # fmt: skip
     assert fold.why == {1: "too slow"}
+
+
+def test_a_share_that_changes_is_a_decision_about_a_worker() -> None:
+    fold = Fold()
+    for number, shares in enumerate(((10.0, 30.0), (20.0, 20.0), (18.0, 20.0))):
+        numbers = {"share_0": shares[0], "share_1": shares[1], "share_mean": 20.0}
+        fold.take([Decision(t=number, what="publish_view", reason=f"{number}", numbers=numbers)])
+    assert fold.why == {0: "2", 1: "1"}
+
+
+def test_nodes_have_their_names_and_who_is_gone_uses_nothing() -> None:
+    fold = Fold()
+    started = RunStarted(
+        t=1, command=[], workers=2, speeds=[1.0, 0.5], nodes=["n0", "n1"], scale=1.0
+    )
+    joined = msgspec.structs.replace(started, nodes=["x"], is_joining=True)
+    used = Utilisation(
+        t=2, worker=1, cpu=1.5, node_cpu=0.5, memory_bytes=9, node_memory=0.1, threads=4,
+        sent_bytes=0, received_bytes=0,
+    )  # fmt: skip
+    fold.take([started, joined, GoalSet(t=2, worker=0, epochs=400), used])
+    known = status(0, 1, 2)
+    known.workers[1].is_connected = False
+    found = snapshot_of(known, fold, now=3.0)
+    assert [one.node for one in found.workers] == ["n0", "n1", ""]
+    assert (found.workers[1].cpu, found.workers[1].memory_bytes) == (None, None)
+    assert found.epochs == 400
 
 
 def test_years_of_points_take_no_more_memory_than_minutes() -> None:
