@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -15,7 +17,7 @@ from serving import KEYS, ask, serving
 
 from gangline.coordinator.server import Driver
 from gangline.coordinator.server.dashboard import feed as feed_module
-from gangline.coordinator.server.dashboard.feed import MAX_UNREAD, MAX_WATCHERS, Feed
+from gangline.coordinator.server.dashboard.feed import MAX_UNREAD, MAX_WATCHERS, TAKEN_AT_ONCE, Feed
 from gangline.coordinator.server.dashboard.fold import Fold
 from gangline.coordinator.server.dashboard.present import snapshot_of
 from gangline.coordinator.server.dashboard.tail import BEGIN_BYTES, LogTail
@@ -231,6 +233,17 @@ def test_a_tail_skips_what_is_too_much(tmp_path: Path) -> None:
     assert tail.skipped_bytes > 0
 
 
+def test_what_grew_while_nobody_looked_is_not_what_a_page_cannot_follow(tmp_path: Path) -> None:
+    write(tmp_path, "worker 0", step(0, 0, 0.0))
+    tail = LogTail(tmp_path)
+    tail.begin(BEGIN_BYTES)
+    write(tmp_path, "worker 0", *(step(0, number, float(number)) for number in range(2000)))
+    found = [one for one in tail.begin(1) if isinstance(one, StepDone)]
+    assert 0 < len(found) < 2000
+    assert found[-1].step == 1999
+    assert tail.skipped_bytes == 0
+
+
 def driver(run_dir: Path | None = None) -> Driver:
     return Driver(Settings(run="r", expected_workers=2), run_dir)
 
@@ -262,6 +275,75 @@ def test_who_looks_is_told_what_was_and_then_what_happens(tmp_path: Path) -> Non
             await one.aclose()
 
     asyncio.run(look())
+
+
+def test_who_comes_while_the_past_is_read_gets_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "worker 0", *(step(0, number, 100.0 + number) for number in range(20)))
+    plain = LogTail.read
+
+    def slowly(tail: LogTail, total: int) -> Any:
+        time.sleep(0.1)
+        return plain(tail, total)
+
+    monkeypatch.setattr(LogTail, "read", slowly)
+
+    async def look() -> None:
+        feed = Feed(driver(tmp_path), interval_s=0.01)
+        both = [feed.follow(role="observer") for _ in range(2)]
+        found = [json.loads(lines[0]) for lines in await asyncio.gather(*map(anext, both))]
+        assert len(found[0]["moments"]) > 10
+        assert found[1]["moments"] == found[0]["moments"]
+        for one in both:
+            await one.aclose()
+
+    asyncio.run(look())
+
+
+def test_the_past_is_read_once_though_the_first_to_look_goes_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "worker 0", *(step(0, number, 100.0 + number) for number in range(20)))
+    plain = LogTail.read
+
+    def slowly(tail: LogTail, total: int) -> Any:
+        events = plain(tail, total)
+        time.sleep(0.1)
+        return events
+
+    monkeypatch.setattr(LogTail, "read", slowly)
+
+    async def look() -> None:
+        feed = Feed(driver(tmp_path), interval_s=0.01)
+        first, second = feed.follow(role="observer"), feed.follow(role="observer")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(first), 0.02)
+        assert len(json.loads((await anext(second))[0])["moments"]) > 10
+        await second.aclose()
+
+    asyncio.run(look())
+
+
+def test_events_are_taken_in_where_they_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "worker 0", *(step(0, number, float(number)) for number in range(1200)))
+    taken: list[tuple[int, threading.Thread]] = []
+
+    def take(fold: Fold, events: list[Any]) -> None:
+        taken.append((len(events), threading.current_thread()))
+
+    monkeypatch.setattr(Fold, "take", take)
+
+    async def look() -> None:
+        people = Feed(driver(tmp_path), interval_s=0.01).follow(role="observer")
+        await anext(people)
+        await people.aclose()
+
+    asyncio.run(look())
+    assert [count for count, _ in taken][:2] == [TAKEN_AT_ONCE, TAKEN_AT_ONCE]
+    assert {thread for _, thread in taken} == {threading.current_thread()}
 
 
 def test_who_does_not_read_is_dropped_and_the_others_are_not() -> None:
