@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gangline import frontend
@@ -30,12 +30,13 @@ from gangline.coordinator.server.dashboard.door import (
 from gangline.coordinator.server.dashboard.feed import Feed
 from gangline.coordinator.server.dashboard.killing import kill_worker
 from gangline.coordinator.server.dashboard.orders import KILL, input_of
+from gangline.coordinator.server.dashboard.streaming import ReadStream
 from gangline.protocol.live import CodeAnswer, OrderRequest
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from starlette.requests import Request
 
@@ -187,7 +188,7 @@ class Dashboard:
         except UsageError as error:
             return refuse(_BUSY, str(error))
 
-        async def written() -> AsyncIterator[bytes]:
+        async def written() -> AsyncGenerator[bytes]:
             try:
                 yield write(first)
                 async for lines in followed:
@@ -195,7 +196,7 @@ class Dashboard:
             finally:
                 await followed.aclose()
 
-        return StreamingResponse(written(), media_type=kind, headers=HEADERS)
+        return ReadStream(written(), media_type=kind, headers=HEADERS)
 
     # --- buttons ---------------------------------------------------------------------------------
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import msgspec
 import pytest
-from serving import KEYS, ask, serving
+from serving import DEADLINE_S, KEYS, ask, raw, serving
 
 from gangline.coordinator.server import Driver
 from gangline.coordinator.server.dashboard import feed as feed_module
+from gangline.coordinator.server.dashboard import streaming
 from gangline.coordinator.server.dashboard.feed import MAX_UNREAD, MAX_WATCHERS, TAKEN_AT_ONCE, Feed
 from gangline.coordinator.server.dashboard.fold import Fold
 from gangline.coordinator.server.dashboard.present import snapshot_of
@@ -38,6 +39,7 @@ from gangline.spec.event import (
 from gangline.spec.view import View
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
 
@@ -398,6 +400,31 @@ def test_programs_get_lines_of_json_and_the_server_ends_while_they_listen() -> N
         server.stop()
         for line in lines:
             json.loads(line)
+
+
+def test_who_never_reads_a_stream_is_dropped_with_all_that_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_closed = threading.Event()
+
+    async def follow(feed: Feed, **_: Any) -> AsyncGenerator[list[bytes]]:
+        try:
+            while True:
+                yield [b"x" * (1 << 20)]
+        finally:
+            is_closed.set()
+
+    monkeypatch.setattr(streaming, "UNREAD_S", 0.2)
+    monkeypatch.setattr(Feed, "follow", follow)
+    with serving() as server:
+        token = f"Authorization: Bearer {KEYS.observer}"
+        request = f"GET /api/events/stream HTTP/1.1\r\nHost: x\r\n{token}\r\n\r\n"
+        with raw(server, request.encode()):
+            assert is_closed.wait(DEADLINE_S)
+            until_s = time.monotonic() + DEADLINE_S
+            while server.entrance._known and time.monotonic() < until_s:
+                time.sleep(0.05)
+            assert not server.entrance._known
 
 
 def test_the_status_says_how_groups_are_held_together() -> None:
