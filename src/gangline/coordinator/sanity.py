@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from gangline.protocol.messages import (
     MAX_LOGGED,
-    MAX_LOGGED_NAME,
     MAX_SUMMED,
     MAX_TOLD_BYTES,
     CheckpointWritten,
@@ -41,6 +40,7 @@ from gangline.protocol.messages import (
     StateOffered,
     Told,
     Weighed,
+    is_logged_name,
 )
 from gangline.spec.errors import UsageError
 
@@ -107,7 +107,7 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
             yield "samples", message.samples, 1 <= message.samples <= MAX_COUNT
             names = list(message.values)
             yield "values", len(names), len(names) <= MAX_LOGGED
-            yield "values", names, all(len(name) <= MAX_LOGGED_NAME for name in names)
+            yield "values", names, all(is_logged_name(name) for name in names)
         case Weighed(expected=expected):
             yield from _fields(expected)
         case Shown(slowdown=slowdown):

@@ -19,11 +19,16 @@ MAX_MESSAGE_BYTES = 1 << 20
 MAX_SUMMED = 32768
 """So many values at once can be added up over all teams."""
 MAX_LOGGED = 64
-"""So many values a script may log at once."""
+"""So many values a script may log in one step, and between two steps at once."""
 MAX_LOGGED_NAME = 100
 """The characters of such a value's name."""
 MAX_TOLD_BYTES = 64 << 10
 """What a team can tell the others beside them; a message to a team carries that of all."""
+
+
+def is_logged_name(name: str) -> bool:
+    """Whether a value may be called that: it is shown on terminals, and sent as UTF-8."""
+    return 0 < len(name) <= MAX_LOGGED_NAME and name.isprintable()
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):

@@ -20,6 +20,7 @@ from gangline.protocol.messages import (
     FromTeam,
     LeaseAsked,
     Measured,
+    Noted,
     Reached,
     Ready,
     Refused,
@@ -105,6 +106,14 @@ def test_a_report_of_more_samples_than_a_step_has_is_refused() -> None:
     lie = Measured(step=1, view=room.view.number, samples=13, compute_s=1e-9)
     with pytest.raises(UsageError, match="samples = 13: a step of view 0 has 12"):
         room.say(1, lie)
+
+
+@pytest.mark.parametrize("name", ["", "n" * 101, "\ud800", "a\x1b[2J", "a\nb", "\u202eb"])
+def test_a_logged_name_that_cannot_be_printed_is_refused(name: str) -> None:
+    check_message(Noted(step=1, samples=1, values={"n" * 100: 1.0, "Verlust/ä b": math.nan}))
+    with pytest.raises(UsageError, match="no worker can mean that") as error:
+        check_message(Noted(step=1, samples=1, values={name: 1.0}))
+    assert str(error.value).isprintable()
 
 
 def test_a_report_of_a_view_that_nobody_published_is_refused() -> None:

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from gangline.coordinator.inputs import Input
-from gangline.spec.errors import LogError
+from gangline.spec.errors import LogError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -82,6 +82,14 @@ _entries = msgspec.msgpack.Decoder(Entry)
 def digest(outputs: Sequence[Output]) -> int:
     """A checksum of what `handle` returned."""
     return zlib.crc32(_encoder.encode(outputs))
+
+
+def check_recordable(given: Input) -> None:
+    """Raises UsageError for an input that no recording can hold."""
+    try:
+        _encoder.encode(given)
+    except OverflowError as error:
+        raise UsageError("a number in this order is larger than any job has") from error
 
 
 def framed(item: Opening | Entry) -> bytes:

@@ -19,6 +19,7 @@ from gangline.coordinator.inputs import (
     SeenBusy,
     SyncAsked,
 )
+from gangline.coordinator.kept.recording import check_recordable
 from gangline.protocol.status import (
     BusyRequest,
     ExcludeRequest,
@@ -48,11 +49,12 @@ def order_routes(handle: Callable[[Input], None]) -> list[Route]:
     def route(name: str, kind: type[T], to_input: Callable[[T], Input]) -> Route:
         async def answer(request: Request) -> Response:
             try:
-                asked = msgspec.json.decode(await request.body(), type=kind)
-            except _UNREADABLE as error:
+                given = to_input(msgspec.json.decode(await request.body(), type=kind))
+                check_recordable(given)
+            except (*_UNREADABLE, UsageError) as error:
                 return PlainTextResponse(f"{error}\n", status_code=_BAD_REQUEST)
             try:
-                handle(to_input(asked))
+                handle(given)
             except UsageError as error:
                 return PlainTextResponse(f"{error}\n", status_code=_CONFLICT)
             return Response(b"{}", media_type="application/json")

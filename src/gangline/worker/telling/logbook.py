@@ -7,6 +7,7 @@ own, when it has long been computed. What was given in an attempt that counts no
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from dataclasses import dataclass, field
@@ -15,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gangline.protocol.messages import MAX_LOGGED, MAX_LOGGED_NAME, Noted
+from gangline.protocol.messages import MAX_LOGGED, MAX_LOGGED_NAME, Noted, is_logged_name
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Logged
 from gangline.worker.gradients.streams import Mark, SideStreams, mark
 from gangline.worker.session import Session, now
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from gangline.worker.samples.handout import Handout
+
+_log = logging.getLogger("gangline.worker")
 
 
 @dataclass(slots=True)
@@ -47,6 +50,10 @@ class _Step:
     view: int
     parts: dict[int, tuple[int, dict[str, _Value]]] = field(default_factory=dict)
 
+    def names(self) -> set[str]:
+        """What was given in all parts."""
+        return {name for _, values in self.parts.values() for name in values}
+
 
 class LogBook:
     """Keeps what a worker's script logs, and tells it of steps that were made."""
@@ -57,6 +64,7 @@ class LogBook:
         self._made: deque[_Step] = deque()
         """Steps that count, whose numbers may not be there yet."""
         self._streams = SideStreams()
+        self._has_warned = False
 
     def note(self, values: Mapping[str, Any], handout: Handout, *, samples: int) -> None:
         """The script logs values in a batch, where they are means over so many samples."""
@@ -64,6 +72,7 @@ class LogBook:
         if samples == 0:  # a ghost's loss says nothing
             return
         step = self._open.setdefault(handout.step, _Step(handout.step, handout.epoch, handout.view))
+        _check_count(step.names() | taken.keys())
         step.parts.setdefault(handout.micro, (samples, {}))[1].update(taken)
 
     def note_between(self, values: Mapping[str, Any], *, step: int, epoch: int) -> None:
@@ -118,18 +127,33 @@ class LogBook:
         sums: dict[str, tuple[int, float]] = {}
         for samples, values in step.parts.values():
             for name, value in values.items():
+                number = self._read(name, value)
+                if number is None:
+                    continue
                 count, total = sums.get(name, (0, 0.0))
-                sums[name] = count + samples, total + samples * self._read(value)
+                sums[name] = count + samples, total + samples * number
         means: dict[int, dict[str, float]] = {}
         for name, (count, total) in sums.items():
             means.setdefault(count, {})[name] = total / count
         return means
 
-    def _read(self, value: _Value) -> float:
+    def _read(self, name: str, value: _Value) -> float | None:
+        """The number; None where it cannot be read, which must not end a training."""
         if isinstance(value, float):
             return value
-        with self._streams.after(value.ready, value.tensor.device):
-            return float(value.tensor)
+        try:
+            with self._streams.after(value.ready, value.tensor.device):
+                return float(value.tensor)
+        except Exception as error:  # what a device, or a class of tensors of its own, may raise
+            if not self._has_warned:
+                _log.warning(
+                    "what was given to gangline.log(%s=…) cannot be read and is left out, as are "
+                    "others like it: %s",
+                    name,
+                    error,
+                )
+            self._has_warned = True
+            return None
 
 
 def _is_pending(step: _Step) -> bool:
@@ -139,17 +163,22 @@ def _is_pending(step: _Step) -> bool:
 def _checked(values: Mapping[str, Any]) -> Mapping[str, Any]:
     if not values:
         raise UsageError("gangline.log() was given nothing: name what to log, as in log(loss=loss)")
-    if len(values) > MAX_LOGGED:
-        raise UsageError(
-            f"gangline.log() was given {len(values)} values: it takes up to {MAX_LOGGED}"
-        )
+    _check_count(values)
     for name in values:
-        if len(name) > MAX_LOGGED_NAME:
+        if not is_logged_name(name):
             raise UsageError(
-                f"gangline.log({name[:40]}…=…): a name has up to {MAX_LOGGED_NAME} characters, "
-                f"this one has {len(name)}"
+                f"gangline.log() was given the name {name[:40]!r} of {len(name)} characters: a name "
+                f"has 1 to {MAX_LOGGED_NAME} characters that can be printed"
             )
     return values
+
+
+def _check_count(names: Collection[str]) -> None:
+    if len(names) > MAX_LOGGED:
+        raise UsageError(
+            f"gangline.log() was given {len(names)} names in one step: it takes up to {MAX_LOGGED}, "
+            "in all calls and parts of the step together"
+        )
 
 
 def _taken(name: str, value: Any) -> _Value:
@@ -157,17 +186,32 @@ def _taken(name: str, value: Any) -> _Value:
     if type(value) is float:
         return value
     if isinstance(value, torch.Tensor):
+        if value.is_meta:
+            raise UsageError(
+                f"gangline.log({name}=…) was given a meta tensor, which has no number in it: give one "
+                "that was computed"
+            )
         if not value.is_cpu and value.numel() == 1 and not value.is_complex():
             # A copy: the script may add to its tensor before this one is read.
             tensor = value.detach().clone()
             return _Pending(tensor, mark(tensor.device))
         return _read_now(name, value)
     if isinstance(value, Real):
-        return float(value)
+        return _as_float(name, value)
     raise UsageError(
         f"gangline.log({name}=…) takes a number, or a tensor with one number in it, not "
         f"{type(value).__name__}"
     )
+
+
+def _as_float(name: str, value: Real) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise UsageError(
+            f"gangline.log({name}=…) was given a number that is too large for a float: it takes up to "
+            "1.8e308"
+        ) from error
 
 
 def _read_now(name: str, tensor: torch.Tensor) -> float:

@@ -173,3 +173,24 @@ def test_leave_says_which_token_it_needs(
 
 def _flat(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("order", "body"),
+    [
+        ("exclude", '{"worker": 99999999999999999999, "is_out": true}'),
+        ("busy", '{"worker": 0, "pid": 99999999999999999999}'),
+        (
+            "replan",
+            '{"structure": {"topology": "ring", "leader": 99999999999999999999, '
+            '"members": [0, 99999999999999999999]}}',
+        ),
+    ],
+)
+def test_an_order_that_cannot_be_recorded_is_a_bad_request(order: str, body: str) -> None:
+    with serving() as server:
+        answer = ask(server, f"/api/{order}", KEYS.operator, content=body.encode())
+    assert (answer.status_code, answer.text) == (
+        400,
+        "a number in this order is larger than any job has\n",
+    )

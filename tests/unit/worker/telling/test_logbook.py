@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import fractions
+import logging
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +139,38 @@ def test_a_number_that_is_still_on_its_device_is_told_a_step_later_and_in_order(
     assert [event.values["loss"] for event in events] == pytest.approx(losses)
 
 
+def test_only_so_many_names_are_taken_in_all_calls_of_a_step(tmp_path: Path) -> None:
+    def log(number: int, loss: torch.Tensor) -> None:
+        gangline.log(**{f"a{i}": 1.0 for i in range(40)})
+        with pytest.raises(UsageError, match="80 names in one step: it takes up to 64, in all"):
+            gangline.log(**{f"b{i}": 1.0 for i in range(40)})
+
+    (event,) = trained(tmp_path, log, batches=1)
+    assert len(event.values) == 40, "what was refused is not kept"
+
+
+def test_only_so_many_names_are_taken_in_all_parts_of_a_step(tmp_path: Path) -> None:
+    def log(number: int, loss: torch.Tensor) -> None:
+        gangline.log(**{f"{number}_{i}": 1.0 for i in range(40)})
+
+    with pytest.raises(UsageError, match="80 names in one step"):
+        trained(tmp_path, log, batches=1, accumulate=3)
+
+
+def test_what_cannot_be_read_later_is_left_out_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = logbook._taken
+    unreadable = logbook._Pending(torch.ones((), device="meta"), None)
+    monkeypatch.setattr(
+        logbook, "_taken", lambda name, value: unreadable if name == "bad" else plain(name, value)
+    )
+    with caplog.at_level(logging.WARNING, "gangline.worker"):
+        events = trained(tmp_path, lambda number, loss: gangline.log(bad=loss, good=1.0))
+    assert [event.values for event in events] == [{"good": 1.0}] * 3
+    assert [one.args[0] for one in caplog.records if isinstance(one.args, tuple)] == ["bad"]
+
+
 def test_between_epochs_the_last_step_is_named(tmp_path: Path) -> None:
     api.shutdown()
     gangline.init(run_dir=str(tmp_path))
@@ -157,8 +191,14 @@ WRONG = [
     ({"loss": "1.0"}, r"gangline\.log\(loss=…\) takes a number.*not str"),
     ({"loss": None}, "not NoneType"),
     ({"loss": 1j}, "not complex"),
-    ({f"n{i}": i for i in range(65)}, "65 values: it takes up to 64"),
-    ({"n" * 101: 1.0}, "up to 100 characters, this one has 101"),
+    ({f"n{i}": i for i in range(65)}, "65 names in one step: it takes up to 64"),
+    ({"n" * 101: 1.0}, "of 101 characters: a name has 1 to 100 characters that can be printed"),
+    ({"": 1.0}, "the name '' of 0 characters"),
+    ({"\ud800": 1.0}, r"the name '\\ud800' of 1 characters"),
+    ({"a\x1b[31m\n": 1.0}, r"the name 'a\\x1b\[31m\\n'"),
+    ({"loss": torch.ones((), device="meta")}, "a meta tensor, which has no number"),
+    ({"loss": 10**400}, "too large for a float"),
+    ({"loss": fractions.Fraction(10**400)}, "too large for a float"),
 ]
 
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gangline import frontend
@@ -24,18 +24,25 @@ from gangline.coordinator.server.dashboard.door import (
     LOGOUT,
     ROOT,
     Door,
+    cookie,
     cookie_name,
     refuse,
 )
 from gangline.coordinator.server.dashboard.feed import Feed
-from gangline.coordinator.server.dashboard.killing import kill_worker
-from gangline.coordinator.server.dashboard.orders import KILL, input_of
+from gangline.coordinator.server.dashboard.killing import Killer
+from gangline.coordinator.server.dashboard.orders import (
+    KILL,
+    MeaninglessError,
+    check_order,
+    input_of,
+)
+from gangline.coordinator.server.dashboard.streaming import ReadStream
 from gangline.protocol.live import CodeAnswer, OrderRequest
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from starlette.requests import Request
 
@@ -70,6 +77,7 @@ class Dashboard:
         """
         self._driver = driver
         self._may_kill = may_kill
+        self._killer = Killer()
         self._handle = handle
         self._codes = LoginCodes()
         self._sessions = Sessions(secret)
@@ -122,7 +130,8 @@ class Dashboard:
         return response
 
     async def logout(self, request: Request) -> Response:
-        """A browser gives its cookie back."""
+        """A browser gives its cookie back, which is good no more, nor is a copy of it."""
+        self._sessions.end(cookie(request.scope))
         response = _json({})
         self._set_cookie(response, request, "", 0)
         return response
@@ -187,7 +196,7 @@ class Dashboard:
         except UsageError as error:
             return refuse(_BUSY, str(error))
 
-        async def written() -> AsyncIterator[bytes]:
+        async def written() -> AsyncGenerator[bytes]:
             try:
                 yield write(first)
                 async for lines in followed:
@@ -195,7 +204,7 @@ class Dashboard:
             finally:
                 await followed.aclose()
 
-        return StreamingResponse(written(), media_type=kind, headers=HEADERS)
+        return ReadStream(written(), media_type=kind, headers=HEADERS)
 
     # --- buttons ---------------------------------------------------------------------------------
 
@@ -203,7 +212,8 @@ class Dashboard:
         """An operator has pressed a button."""
         try:
             asked = msgspec.json.decode(await request.body(), type=OrderRequest)
-        except _UNREADABLE as error:
+            check_order(asked)
+        except (*_UNREADABLE, MeaninglessError) as error:
             return refuse(_BAD_REQUEST, str(error))
         try:
             self._carry_out(asked)
@@ -217,7 +227,7 @@ class Dashboard:
             return
         if not self._may_kill:
             raise UsageError("workers can be killed from here where a job runs with --allow-chaos")
-        kill_worker(asked.worker, self._driver.coordinator.status(), self._driver.run_dir)
+        self._killer.kill(asked.worker, self._driver.coordinator.status(), self._driver.run_dir)
         reason = f"worker {asked.worker} is killed: an operator wants to see the job survive it"
         numbers = {"worker": float(asked.worker)}
         self._driver.write(Decision(t=time.time(), what="kill", reason=reason, numbers=numbers))

@@ -2,7 +2,8 @@
 """How a browser gets in: a code that is good once, then a cookie that says which role it has.
 
 Codes are kept as hashes, in memory. Cookies are not kept: they are signed with a key that is made of
-the operator's token, so a coordinator that is started again knows them.
+the operator's token, so a coordinator that is started again knows them. Only those that were given
+back are remembered, until their time is over anyway, or the coordinator ends.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Sessions:
     def __init__(self, secret: str, clock: Callable[[], float] = time.time) -> None:
         self._key = hmac.digest(secret.encode(), b"gangline dashboard", "sha256")
         self._clock = clock
+        self._ended: dict[str, int] = {}
+        """By their bodies: cookies that were given back, and when their time is over."""
 
     def make(self, role: Role) -> str:
         """The value of a cookie for this role."""
@@ -73,14 +76,23 @@ class Sessions:
         return f"{body}.{self._sign(body)}"
 
     def role_of(self, value: str) -> Role | None:
-        """The role that a cookie was made for; None where it is not ours, or too old."""
+        """The role that a cookie was made for; None where it is not ours, too old, or given back."""
         body, _, signature = value.rpartition(".")
         if len(value) > _MAX_COOKIE_CHARS or not value.isascii():
             return None
         if not hmac.compare_digest(self._sign(body), signature):
             return None
         role, ends_s, _ = body.split(".")
-        return Role[role.upper()] if int(ends_s) > self._clock() else None
+        is_good = int(ends_s) > self._clock() and body not in self._ended
+        return Role[role.upper()] if is_good else None
+
+    def end(self, value: str) -> None:
+        """A cookie is given back: from now on nobody is known by it."""
+        if self.role_of(value) is None:
+            return
+        body, now = value.rpartition(".")[0], self._clock()
+        self._ended = {one: ends_s for one, ends_s in self._ended.items() if ends_s > now}
+        self._ended[body] = int(body.split(".")[1])
 
     def _sign(self, body: str) -> str:
         signature = hmac.digest(self._key, body.encode(), "sha256")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Follows a job for those who look on, and tells all of them the same, once per second.
 
-Nothing is done while nobody looks. Logs are read by a thread; who does not read what it is sent is
+Nothing is done while nobody looks. Logs are read by a thread, and what they say is taken in by the
+event loop, which shows it, a few events at a time. Who does not read what it is sent is
 dropped, so neither the coordinator nor the training ever waits for a browser.
 """
 
@@ -50,6 +51,8 @@ MAX_UNREAD = 16
 """Who is so many intervals behind is dropped."""
 MAX_EVENTS = 200
 """So many of the last events are told to who begins to look."""
+TAKEN_AT_ONCE = 500
+"""So many events are taken in before others have their turn."""
 FREQUENT = (
     StepDone | StepsDone | StepSummary | Logged | Utilisation | UnitsExchanged | LinkMeasured
     | PacingMeasured | SamplesLeased | LogOpened | EpochDone | StateHandedDown
@@ -65,6 +68,8 @@ class Watcher:
     def __init__(self, *, wants_all: bool) -> None:
         self.wants_all = wants_all
         """Whether every single event is wanted, not only what people look at."""
+        self.has_past = False
+        """Whether it was told what was: until then, news are a part of that."""
         self.queue: asyncio.Queue[list[bytes] | None] = asyncio.Queue(MAX_UNREAD)
 
     def tell(self, lines: list[bytes]) -> bool:
@@ -97,23 +102,23 @@ class Feed:
         self._events: deque[bytes] = deque(maxlen=MAX_EVENTS)
         self._watchers: list[Watcher] = []
         self._following: asyncio.Task[None] | None = None
-        self._reading = asyncio.Lock()
+        self._has_past = asyncio.Event()
+        """Whether what was before somebody began to look is taken in."""
+        self._taking = asyncio.Lock()
+        """Held from the first event that is taken in to when all are told of them."""
 
     async def follow(self, *, role: str, wants_all: bool = False) -> AsyncGenerator[list[bytes]]:
         """What was, and then what happens, as lines of JSON. Raises UsageError where too many look."""
         if len(self._watchers) >= MAX_WATCHERS:
             raise UsageError(f"{MAX_WATCHERS} look on already: close a page, and try again")
         watcher = Watcher(wants_all=wants_all)
-        is_first = not self._watchers
+        if self._following is None or self._following.done():
+            self._has_past.clear()
+            self._following = asyncio.create_task(self._follow())
         self._watchers.append(watcher)
         try:
-            if is_first:
-                await self._read(BEGIN_BYTES)
-                self._fold.timeline.take_moments()
-            if self._following is None or self._following.done():
-                self._following = asyncio.create_task(self._follow())
-            history = History(role=role, moments=self._fold.timeline.moments())
-            yield [msgspec.json.encode(history), *self._events, self._now()]
+            await self._has_past.wait()
+            yield await self._begin(watcher, role)
             while (lines := await watcher.queue.get()) is not None:
                 yield lines
         finally:
@@ -138,25 +143,36 @@ class Feed:
     def _now(self) -> bytes:
         return msgspec.json.encode(self.snapshot())
 
+    async def _begin(self, watcher: Watcher, role: str) -> list[bytes]:
+        """What was: all that was told so far, so that nothing is told twice or never."""
+        async with self._taking:
+            watcher.has_past = True
+            history = History(role=role, moments=self._fold.timeline.moments())
+            return [msgspec.json.encode(history), *self._events, self._now()]
+
     async def _follow(self) -> None:
+        try:
+            await self._take_in(await asyncio.to_thread(self._tail.begin, BEGIN_BYTES))
+            self._fold.timeline.take_moments()
+        except Exception:
+            _log.exception("the dashboard cannot read the past of the job")
+        finally:
+            self._has_past.set()
         while self._watchers:
             await asyncio.sleep(self._interval_s)
             try:
-                events = await self._read(READ_BYTES)
-                self._tell(events)
+                events = await asyncio.to_thread(self._tail.read, READ_BYTES)
+                async with self._taking:
+                    await self._take_in(events)
+                    self._tell(events)
             except Exception:  # those who look on see less; the job must not notice
                 _log.exception("the dashboard cannot follow the job")
 
-    async def _read(self, limit: int) -> list[AnyEvent]:
-        async with self._reading:
-            events = await asyncio.to_thread(self._read_on, limit)
+    async def _take_in(self, events: list[AnyEvent]) -> None:
+        for start in range(0, len(events), TAKEN_AT_ONCE):
+            self._fold.take(events[start : start + TAKEN_AT_ONCE])
+            await asyncio.sleep(0)
         self._events.extend(_encoded(one for one in events if is_rare(one)))
-        return events
-
-    def _read_on(self, limit: int) -> list[AnyEvent]:
-        events = self._tail.read(limit)
-        self._fold.take(events)
-        return events
 
     def _tell(self, events: list[AnyEvent]) -> None:
         moments = self._fold.timeline.take_moments()
@@ -165,7 +181,7 @@ class Feed:
         is_all_wanted = any(watcher.wants_all for watcher in self._watchers)
         every = _encoded(events) if is_all_wanted else []
         now = self._now()
-        for watcher in list(self._watchers):
+        for watcher in [one for one in self._watchers if one.has_past]:
             told = every if watcher.wants_all else rare
             if not watcher.tell([*points, *told, now]):
                 self._watchers.remove(watcher)

@@ -13,16 +13,32 @@ from gangline.spec.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gangline.protocol.status import Status
+    from gangline.protocol.status import Status, WorkerStatus
 
 
-def kill_worker(worker: int, status: Status, run_dir: Path | None) -> None:
-    """Kills a worker's process. Raises UsageError where that cannot be, or would end the job."""
-    found = next((one for one in status.workers if one.worker == worker), None)
-    if found is None or not found.is_connected:
+class Killer:
+    """Knows whom it has killed: for a while, a status still counts them as alive."""
+
+    def __init__(self) -> None:
+        self._killed: set[tuple[int, int]] = set()
+        """Workers and their processes, until their connections are lost."""
+
+    def kill(self, worker: int, status: Status, run_dir: Path | None) -> None:
+        """Kills a worker's process. Raises UsageError where that cannot be, or would end the job."""
+        connected = [one for one in status.workers if one.is_connected]
+        self._killed &= {(one.worker, one.pid) for one in connected}
+        alive = [one for one in connected if (one.worker, one.pid) not in self._killed]
+        pid = _kill(worker, alive, status, run_dir)
+        self._killed.add((worker, pid))
+
+
+def _kill(worker: int, alive: list[WorkerStatus], status: Status, run_dir: Path | None) -> int:
+    """The process that was killed."""
+    found = next((one for one in alive if one.worker == worker), None)
+    if found is None:
         raise UsageError(f"worker {worker} is not connected: there is nobody to kill")
     members = () if status.view is None else status.view.members
-    holders = [one.worker for one in status.workers if one.worker in members and one.step >= 0]
+    holders = [one.worker for one in alive if one.worker in members and one.step >= 0]
     if worker in members and len(holders) < 2:
         raise UsageError(
             f"the state of the job would be lost with worker {worker}, the last to have it"
@@ -36,3 +52,4 @@ def kill_worker(worker: int, status: Status, run_dir: Path | None) -> None:
         os.kill(found.pid, signal.SIGKILL)
     except OSError as error:
         raise UsageError(f"worker {worker} could not be killed: {error.strerror}") from error
+    return found.pid

@@ -14,6 +14,7 @@ from gangline.coordinator.inputs import (
     ReplanAsked,
     SyncAsked,
 )
+from gangline.coordinator.sanity import MAX_WORKERS
 from gangline.protocol.status import ReplanRequest
 from gangline.spec.errors import UsageError
 
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     from gangline.coordinator.inputs import Input
     from gangline.protocol.live import OrderRequest
 
+REPLAN = "replan"
+_PLANS = ("auto", "flat")
+"""Without a value, the first one is meant."""
 _ORDERS: dict[str, Callable[[OrderRequest], Input]] = {
     "leave": lambda asked: LeaveAsked(worker=asked.worker),
     "exclude": lambda asked: ExclusionAsked(worker=asked.worker, is_out=True),
     "take_back": lambda asked: ExclusionAsked(worker=asked.worker, is_out=False),
     "sync": lambda asked: SyncAsked(sync=asked.value),
-    "replan": lambda asked: ReplanAsked(request=ReplanRequest(is_auto=asked.value != "flat")),
+    REPLAN: lambda asked: ReplanAsked(request=ReplanRequest(is_auto=asked.value != "flat")),
     "pause": lambda asked: PauseAsked(is_paused=True),
     "resume": lambda asked: PauseAsked(is_paused=False),
     "checkpoint": lambda asked: CheckpointAsked(),
@@ -37,6 +41,22 @@ _ORDERS: dict[str, Callable[[OrderRequest], Input]] = {
 KILL = "kill"
 """An order that is the server's own: no decision of the coordinator's."""
 ORDERS = (*_ORDERS, KILL)
+
+
+class MeaninglessError(UsageError):
+    """An order that no page of ours sends."""
+
+
+def check_order(asked: OrderRequest) -> None:
+    """Raises MeaninglessError for what could mean nothing, whatever the job is like."""
+    if not -1 <= asked.worker < MAX_WORKERS:
+        raise MeaninglessError(
+            f"there is no worker {asked.worker}: they have the numbers from 0 to {MAX_WORKERS - 1}"
+        )
+    if asked.order == REPLAN and asked.value not in ("", *_PLANS):
+        raise MeaninglessError(
+            f"replan takes the value {' or '.join(_PLANS)}, not {asked.value[:40]!r}"
+        )
 
 
 def input_of(asked: OrderRequest) -> Input:

@@ -33,7 +33,13 @@ class LogTail:
         self._ahead_s: dict[str, float] = {}
         self._decoder = msgspec.json.Decoder(AnyEvent)
         self.skipped_bytes = 0
-        """What was not read, because the logs have grown by more than is read at once."""
+        """What was not read while somebody looked: the logs have grown by more than is read at once."""
+
+    def begin(self, total: int) -> list[AnyEvent]:
+        """As `read`, for those who begin to look: they have missed nothing of what grew before."""
+        events = self.read(total)
+        self.skipped_bytes = 0
+        return events
 
     def read(self, total: int) -> list[AnyEvent]:
         """What was written since the last time, by time, up to so many bytes; the newest ones."""

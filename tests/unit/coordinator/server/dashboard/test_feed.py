@@ -6,16 +6,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
 import pytest
-from serving import KEYS, ask, serving
+from serving import DEADLINE_S, KEYS, ask, raw, serving
 
 from gangline.coordinator.server import Driver
 from gangline.coordinator.server.dashboard import feed as feed_module
-from gangline.coordinator.server.dashboard.feed import MAX_UNREAD, MAX_WATCHERS, Feed
+from gangline.coordinator.server.dashboard import streaming
+from gangline.coordinator.server.dashboard.feed import MAX_UNREAD, MAX_WATCHERS, TAKEN_AT_ONCE, Feed
 from gangline.coordinator.server.dashboard.fold import Fold
 from gangline.coordinator.server.dashboard.present import snapshot_of
 from gangline.coordinator.server.dashboard.tail import BEGIN_BYTES, LogTail
@@ -38,6 +41,7 @@ from gangline.spec.event import (
 from gangline.spec.view import View
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
 
@@ -260,6 +264,17 @@ def test_a_tail_skips_what_is_too_much(tmp_path: Path) -> None:
     assert tail.skipped_bytes > 0
 
 
+def test_what_grew_while_nobody_looked_is_not_what_a_page_cannot_follow(tmp_path: Path) -> None:
+    write(tmp_path, "worker 0", step(0, 0, 0.0))
+    tail = LogTail(tmp_path)
+    tail.begin(BEGIN_BYTES)
+    write(tmp_path, "worker 0", *(step(0, number, float(number)) for number in range(2000)))
+    found = [one for one in tail.begin(1) if isinstance(one, StepDone)]
+    assert 0 < len(found) < 2000
+    assert found[-1].step == 1999
+    assert tail.skipped_bytes == 0
+
+
 def driver(run_dir: Path | None = None) -> Driver:
     return Driver(Settings(run="r", expected_workers=2), run_dir)
 
@@ -291,6 +306,75 @@ def test_who_looks_is_told_what_was_and_then_what_happens(tmp_path: Path) -> Non
             await one.aclose()
 
     asyncio.run(look())
+
+
+def test_who_comes_while_the_past_is_read_gets_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "worker 0", *(step(0, number, 100.0 + number) for number in range(20)))
+    plain = LogTail.read
+
+    def slowly(tail: LogTail, total: int) -> Any:
+        time.sleep(0.1)
+        return plain(tail, total)
+
+    monkeypatch.setattr(LogTail, "read", slowly)
+
+    async def look() -> None:
+        feed = Feed(driver(tmp_path), interval_s=0.01)
+        both = [feed.follow(role="observer") for _ in range(2)]
+        found = [json.loads(lines[0]) for lines in await asyncio.gather(*map(anext, both))]
+        assert len(found[0]["moments"]) > 10
+        assert found[1]["moments"] == found[0]["moments"]
+        for one in both:
+            await one.aclose()
+
+    asyncio.run(look())
+
+
+def test_the_past_is_read_once_though_the_first_to_look_goes_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "worker 0", *(step(0, number, 100.0 + number) for number in range(20)))
+    plain = LogTail.read
+
+    def slowly(tail: LogTail, total: int) -> Any:
+        events = plain(tail, total)
+        time.sleep(0.1)
+        return events
+
+    monkeypatch.setattr(LogTail, "read", slowly)
+
+    async def look() -> None:
+        feed = Feed(driver(tmp_path), interval_s=0.01)
+        first, second = feed.follow(role="observer"), feed.follow(role="observer")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(first), 0.02)
+        assert len(json.loads((await anext(second))[0])["moments"]) > 10
+        await second.aclose()
+
+    asyncio.run(look())
+
+
+def test_events_are_taken_in_where_they_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "worker 0", *(step(0, number, float(number)) for number in range(1200)))
+    taken: list[tuple[int, threading.Thread]] = []
+
+    def take(fold: Fold, events: list[Any]) -> None:
+        taken.append((len(events), threading.current_thread()))
+
+    monkeypatch.setattr(Fold, "take", take)
+
+    async def look() -> None:
+        people = Feed(driver(tmp_path), interval_s=0.01).follow(role="observer")
+        await anext(people)
+        await people.aclose()
+
+    asyncio.run(look())
+    assert [count for count, _ in taken][:2] == [TAKEN_AT_ONCE, TAKEN_AT_ONCE]
+    assert {thread for _, thread in taken} == {threading.current_thread()}
 
 
 def test_who_does_not_read_is_dropped_and_the_others_are_not() -> None:
@@ -345,6 +429,31 @@ def test_programs_get_lines_of_json_and_the_server_ends_while_they_listen() -> N
         server.stop()
         for line in lines:
             json.loads(line)
+
+
+def test_who_never_reads_a_stream_is_dropped_with_all_that_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_closed = threading.Event()
+
+    async def follow(feed: Feed, **_: Any) -> AsyncGenerator[list[bytes]]:
+        try:
+            while True:
+                yield [b"x" * (1 << 20)]
+        finally:
+            is_closed.set()
+
+    monkeypatch.setattr(streaming, "UNREAD_S", 0.2)
+    monkeypatch.setattr(Feed, "follow", follow)
+    with serving() as server:
+        token = f"Authorization: Bearer {KEYS.observer}"
+        request = f"GET /api/events/stream HTTP/1.1\r\nHost: x\r\n{token}\r\n\r\n"
+        with raw(server, request.encode()):
+            assert is_closed.wait(DEADLINE_S)
+            until_s = time.monotonic() + DEADLINE_S
+            while server.entrance._known and time.monotonic() < until_s:
+                time.sleep(0.05)
+            assert not server.entrance._known
 
 
 def test_the_status_says_how_groups_are_held_together() -> None:

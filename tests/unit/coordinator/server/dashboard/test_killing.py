@@ -9,12 +9,15 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from serving import KEYS, serving
+from test_login import browsing, code_of
 
 from gangline.coordinator.inputs import CheckpointAsked
+from gangline.coordinator.server.dashboard import killing
 from gangline.coordinator.server.dashboard.board import Dashboard
-from gangline.coordinator.server.dashboard.killing import kill_worker
+from gangline.coordinator.server.dashboard.killing import Killer
 from gangline.coordinator.server.dashboard.orders import ORDERS, input_of
 from gangline.protocol.launch import Launch
 from gangline.protocol.live import OrderRequest
@@ -58,7 +61,7 @@ def test_a_worker_of_this_run_is_killed(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()  # a process that is only just being made has no environment yet
         process.stdout.close()
-        kill_worker(0, status(process.pid), tmp_path)
+        Killer().kill(0, status(process.pid), tmp_path)
         assert process.wait(20) == -signal.SIGKILL
     finally:
         process.kill()
@@ -76,7 +79,39 @@ def test_a_worker_of_this_run_is_killed(tmp_path: Path) -> None:
 )
 def test_nobody_else_is_killed(worker: int, shown: Status, expected: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=expected):
-        kill_worker(worker, shown, tmp_path)
+        Killer().kill(worker, shown, tmp_path)
+
+
+def test_who_was_just_killed_holds_no_state_though_the_status_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(killing, "is_of_run", lambda *_: True)
+    monkeypatch.setattr(killing.os, "kill", lambda pid, _: killed.append(pid))
+    killer = Killer()
+    killer.kill(0, status(7), tmp_path)
+    with pytest.raises(UsageError, match="the last to have it"):
+        killer.kill(1, status(7), tmp_path)
+    with pytest.raises(UsageError, match="worker 0 is not connected"):
+        killer.kill(0, status(7), tmp_path)
+    killer.kill(1, status(8), tmp_path)  # worker 0 was started again
+    assert killed == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (OrderRequest(order="exclude", worker=10**20), "there is no worker 1000"),
+        (OrderRequest(order="leave", worker=-2), "there is no worker -2"),
+        (OrderRequest(order="replan", value="<b>"), "auto or flat, not '<b>'"),
+    ],
+)
+def test_what_no_page_sends_is_a_bad_request(asked: OrderRequest, expected: str) -> None:
+    with browsing() as (server, browser):
+        browser.log_in(code_of(server, KEYS.operator))
+        answer = browser.post("/dashboard/order", msgspec.json.encode(asked).decode())
+    assert answer.status_code == 400
+    assert expected in answer.text
 
 
 def test_nobody_is_killed_where_that_was_not_allowed() -> None:

@@ -123,6 +123,31 @@ def test_a_code_becomes_a_cookie_that_scripts_and_other_sites_cannot_have() -> N
         assert browser.get("/dashboard/assets/dashboard.js").status_code == 401
 
 
+def test_a_copy_of_a_cookie_is_good_no_more_after_logging_out() -> None:
+    with browsing() as (server, browser):
+        given = browser.log_in(code_of(server, KEYS.operator)).headers["set-cookie"].split(";")[0]
+        browser.post("/dashboard/logout", "")
+        with httpx.Client(trust_env=False, timeout=20) as client:
+            other = Browser(server, client)
+            assert other.get(SECRETS[1], Cookie=given).status_code == 401
+            order = other.post("/dashboard/order", '{"order": "pause"}', Cookie=given)
+            assert order.status_code == 401
+
+
+def test_cookies_that_were_given_back_are_remembered_while_they_would_be_good() -> None:
+    now = [1000.0]
+    sessions = Sessions("secret", lambda: now[0])
+    first = sessions.make(Role.OPERATOR)
+    sessions.end(first)
+    sessions.end("a.b.c.d")
+    assert sessions.role_of(first) is None
+    now[0] += SESSION_LASTS_S + 1
+    second, third = sessions.make(Role.OPERATOR), sessions.make(Role.OPERATOR)
+    sessions.end(second)
+    assert (sessions.role_of(second), sessions.role_of(third)) == (None, Role.OPERATOR)
+    assert len(sessions._ended) == 1
+
+
 def test_with_tls_the_cookie_never_travels_in_the_clear(tmp_path: Path) -> None:
     files = make_tls_files(tmp_path, run="test", hosts=("127.0.0.1",))
     context = client_context(files.authority)
