@@ -3,7 +3,8 @@
 
 Definitions, over the steady steps (all complete steps after the warm-up):
 
-- A step's time is the median over its workers of how long it took each of them.
+- A step's time is the median over its workers of how long it took each of them. Time that the job
+  stood still because an operator asked for it is no part of any step.
 - Throughput is the samples of all steps over the sum of their times; of teams that train at the same
   time, that of the team that took longest counts.
 - Efficiency is the sum of the steps' compute-only optima (see `costs`) over the sum of their times:
@@ -69,6 +70,8 @@ def summarize(events: Iterable[AnyEvent]) -> RunSummary:
         num_epochs=len(timeline.epochs),
         samples=_samples(timeline, kept),
         wall_s=_wall_s(timeline),
+        num_pauses=len(timeline.pauses.spans),
+        paused_s=timeline.pauses.within(timeline.first_t or 0.0, timeline.last_t or 0.0),
         skipped_steps=[warm_up[0].number, warm_up[-1].number] if warm_up else [],
         num_steady_steps=len(steady),
         throughput=_throughput(steady),

@@ -19,6 +19,7 @@ from gangline.observe.page.detail import Detail
 from gangline.observe.page.fold import ReportTimeoutError, fold_events
 from gangline.observe.page.stepping import Stepper
 from gangline.observe.page.thinned import Thinned
+from gangline.observe.pauses import Pauses
 from gangline.observe.timeline import assemble_step
 from gangline.spec.event import (
     Decision,
@@ -127,7 +128,7 @@ def test_the_sample_gets_thinner_when_it_is_too_much(monkeypatch: pytest.MonkeyP
     detail = Detail()
     for number in range(20_000):
         record = step_done(step=number, t=START + number)
-        detail.add(assemble_step(number, 0, {0: record}, before={}), START)
+        detail.add(assemble_step(number, 0, {0: record}, before={}, pauses=Pauses()), START)
     sampled = [step for step in detail.records()[1] if step >= 100]
     assert 20 <= len(sampled) <= 51
     assert max(sampled) > 19_000
@@ -209,7 +210,7 @@ def test_a_range_of_a_worker_whose_log_ends_is_not_lost() -> None:
 
 
 def test_a_step_that_lacks_a_report_is_given_up() -> None:
-    stepper = Stepper()
+    stepper = Stepper(Pauses())
     stepper.adopt(view([0, 1]))
     given = [len(stepper.add(step_done(step=number, worker=0))) for number in range(100)]
     assert sum(given) > 0

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gangline.observe.pauses import TURNS
+from gangline.observe.timeline import ORDERS
 from gangline.spec.event import (
     Decision,
     FaultFired,
@@ -34,7 +36,7 @@ class Happening(msgspec.Struct, kw_only=True):
     x: float
     """Seconds since the run began."""
     kind: str
-    """`decision`, `fault`, `recovery`, `ended`, `gradient`, `plan` or `merge`."""
+    """`decision`, `fault`, `recovery`, `ended`, `gradient`, `plan`, `merge` or `pause`."""
     label: str
     text: str = ""
     worker: int | None = None
@@ -51,6 +53,7 @@ class Happenings:
         self._counts: dict[str, int] = {}
         self._decisions: set[tuple[Any, ...]] = set()
         self._groups: dict[tuple[int, int], Happening] = {}
+        self._pause: Happening | None = None
 
     def add(self, event: AnyEvent, origin: float) -> bool:
         """Whether something happened around which steps are of interest."""
@@ -62,7 +65,7 @@ class Happenings:
             self.marks.append(mark)
         else:
             self.num_left_out += 1
-        return mark.kind in ("decision", "fault", "recovery") or (
+        return mark.kind in ("decision", "fault", "recovery", "pause") or (
             isinstance(event, WorkerEnded) and event.exit_code != 0
         )
 
@@ -106,13 +109,26 @@ class Happenings:
 
     def _decision(self, event: Decision, x: float) -> Happening | None:
         """One copy of what every worker decided for itself, alike."""
+        if event.what in TURNS:
+            self._turn(x, is_pause=TURNS[event.what])
         numbers = dict(islice(event.numbers.items(), _MOST_NUMBERS))
         key = (event.what, event.reason, tuple(numbers.items()))
-        if key in self._decisions:
+        if key in self._decisions and event.what not in ORDERS:
             return None
         if len(self._decisions) < _MOST:
             self._decisions.add(key)
-        return Happening(x=x, kind="decision", label=event.what, text=event.reason, numbers=numbers)
+        mark = Happening(x=x, kind="decision", label=event.what, text=event.reason, numbers=numbers)
+        if event.what == "pause":
+            mark.kind, self._pause = "pause", mark
+        elif event.what == "resume_steps":
+            mark.kind, mark.label = "pause", "pause ends"
+        return mark
+
+    def _turn(self, x: float, *, is_pause: bool) -> None:
+        """The pause that there was is over."""
+        if self._pause is not None and not is_pause:
+            self._pause.took_s = x - self._pause.x
+            self._pause = None
 
     def _regrouped(self, event: Regrouped, x: float) -> Happening | None:
         """One mark for a group, by the member that took longest to enter it."""
