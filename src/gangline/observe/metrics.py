@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.observe.costs import WorkerCost, fit_cost, optimum_s
 from gangline.observe.ledger import read_ledger
-from gangline.observe.losses import describe_loss
+from gangline.observe.losses import describe_implausible, describe_loss
 from gangline.observe.planned import summarize_plan
 from gangline.observe.summary import (
     DecisionSummary,
@@ -290,9 +290,7 @@ def _warnings(timeline: Timeline) -> list[str]:
             "is finite, and whether the learning rate fits the batches"
         )
     if timeline.num_implausible:
-        warnings.append(
-            f"{timeline.num_implausible} steps were left out: their times or samples are impossible"
-        )
+        warnings.append(describe_implausible(timeline.num_implausible))
     incomplete = [step for step in timeline.steps if not timeline.is_complete(step)]
     if incomplete and not timeline.is_of_one_machine:
         missing = {
@@ -300,7 +298,8 @@ def _warnings(timeline: Timeline) -> list[str]:
         }
         names = ", ".join(str(worker) for worker in sorted(missing))
         warnings.append(
-            f"{len(incomplete)} of {len(timeline.steps)} steps lack a worker's part "
+            f"{len(incomplete)} of {len(timeline.steps)} steps "
+            f"{'lacks' if len(incomplete) == 1 else 'lack'} a worker's part "
             f"(missing: worker {names})"
         )
     return warnings

@@ -74,7 +74,12 @@ def _because(reason: str) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return counted(number, noun, f"{noun}s")
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """A number, and the words that fit it."""
+    return f"{number} {one if number == 1 else many}"
 
 
 def _speed_lines(summary: RunSummary) -> list[str]:

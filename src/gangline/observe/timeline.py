@@ -31,8 +31,8 @@ from gangline.spec.event import (
     WorkerReady,
 )
 
-ORDERS = frozenset({"pause", "resume_steps", "ask_checkpoint", "end"})
-"""What an operator decides: told once each time, in the same words."""
+ORDERS = frozenset({"pause", "resume_steps", "ask_checkpoint", "end", "exclude", "take_back"})
+"""What an operator may decide: it is told once each time, but maybe in the same words."""
 _LONGEST_S = 1e9
 _MOST_SAMPLES = 1 << 48
 _LATEST_T = 1e12

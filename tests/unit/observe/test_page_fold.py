@@ -24,6 +24,7 @@ from gangline.observe.timeline import assemble_step
 from gangline.spec.event import (
     Decision,
     Logged,
+    Regrouped,
     StepsDone,
     StepSummary,
     UnitsExchanged,
@@ -298,3 +299,15 @@ def test_an_empty_log_folds_to_nothing() -> None:
     assert fold.length_s == 0.0
     assert Accounts(fold).workers == []
     assert msgspec.to_builtins(fold.happenings.marks) == []
+
+
+def test_a_newcomers_wait_to_be_let_in_is_no_recovery() -> None:
+    def regrouped(worker: int, took_s: float) -> Regrouped:
+        return Regrouped(
+            **{"t": START + 30, "worker": worker, "view": 1, "group": 1, "members": [0, 1]},
+            **{"step": 9, "num_behind": 1, "took_s": took_s, "reason": "worker 1 joined"},
+        )
+
+    view = {"step": 0, "members": [0], "shares": [8], "reason": "given"}
+    events = [ViewAdopted(t=START, view=0, **view), regrouped(1, 21.3), regrouped(0, 0.038)]
+    assert [one.took_s for one in fold_events(events).happenings.of("recovery")] == [0.038]
