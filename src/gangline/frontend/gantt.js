@@ -38,6 +38,7 @@
       for (const kind of STACK) this.keyEntry(key, palette[kind], kind === "other" ? "between steps" : kind);
       this.keyEntry(key, "var(--spare)", "spare");
       this.keyEntry(key, "var(--down)", "down");
+      if ((this.model.absences || []).some((one) => one.why === "paused")) this.keyEntry(key, "var(--paused)", "paused");
       this.canvas = element.appendChild(make("canvas"));
       this.canvas.tabIndex = 0;
       this.canvas.setAttribute("role", "img");
@@ -139,7 +140,7 @@
     draw() {
       const context = this.canvas.getContext("2d");
       // Asked for once per frame: each time costs as much as drawing a step.
-      for (const name of ["paper", "ink", "faint", "down", "spare"]) this.inks[name] = colour(`--${name}`);
+      for (const name of ["paper", "ink", "faint", "down", "spare", "paused"]) this.inks[name] = colour(`--${name}`);
       context.setTransform(1, 0, 0, 1, 0, 0);
       context.fillStyle = this.inks.paper;
       context.fillRect(0, 0, this.canvas.width, this.canvas.height);
@@ -222,7 +223,7 @@
         const [from, to] = [this.xOf(one.begin), this.xOf(one.end)];
         if (to < this.labels || from > this.width) continue;
         const y = HEAD + one.row * this.rowHeight;
-        context.fillStyle = one.why === "down" ? this.inks.down : this.inks.spare;
+        context.fillStyle = this.inks[one.why];
         const high = Math.max(1, this.rowHeight - 1);
         context.fillRect(from, one.why === "down" ? y : y + high * 0.3, Math.max(1, to - from), one.why === "down" ? high : high * 0.4);
       }
@@ -337,7 +338,7 @@
         const unit = this.data.unitAt(found, t);
         return [head, `step ${found.step}: ${found.samples} samples`, ...parts, ...unit].join("\n");
       }
-      if (away) return `${head}\n${away.why === "down" ? "down" : "a spare"} for ${format.seconds(away.end - away.begin)}`;
+      if (away) return `${head}\n${away.why === "spare" ? "a spare" : away.why} for ${format.seconds(away.end - away.begin)}`;
       if (!found) return head;
       const parts = STACK.filter((kind) => found.parts[kind] > 0).map((kind) => `${kind} ${format.percent(found.parts[kind])}`);
       return [head, `over ${format.seconds(found.width)}:`, ...(parts.length ? parts : ["no step"])].join("\n");

@@ -254,7 +254,7 @@
     { title: "Figures", isFor: () => true, draw: figures },
     {
       title: "What everybody did",
-      note: "Drag to zoom, double-click to see all; after a click, the wheel zooms. The triangles are decisions, faults and recoveries.",
+      note: "Drag to zoom, double-click to see all; after a click, the wheel zooms. The triangles are decisions, faults, recoveries and pauses.",
       isFor: (run) => run.gantt.bins > 0,
       draw: timeline,
     },
@@ -266,7 +266,7 @@
     { title: "Who exchanges with whom", isFor: (run) => isLong(run.structures), draw: exchange },
     { title: "Teams and merges", isFor: (run) => has(run, "merge"), draw: merges },
     { title: "Faults and recoveries", isFor: (run) => has(run, "fault", "recovery", "ended", "gradient"), draw: (element, run) => happened(element, run, ["fault", "recovery", "ended", "gradient"]) },
-    { title: "Decisions", isFor: (run) => has(run, "decision", "plan"), draw: (element, run) => happened(element, run, ["decision", "plan"]) },
+    { title: "Decisions", isFor: (run) => has(run, "decision", "plan", "pause"), draw: (element, run) => happened(element, run, ["decision", "plan", "pause"]) },
     { title: "Bytes per link", isFor: (run) => isLong(run.links), draw: links },
     { title: "Workers", note: "Times are per step.", isFor: (run) => isLong(run.workers), draw: workers },
   ];

@@ -22,3 +22,9 @@ def describe_loss(loss: EventsLost) -> str:
         f"events are missing: {loss.count} of {loss.source}{steps} ({loss.reason}); "
         "the ledger is incomplete"
     )
+
+
+def describe_implausible(count: int) -> str:
+    """The same for steps that no clock can have measured so."""
+    which = "1 step was left out: its" if count == 1 else f"{count} steps were left out: their"
+    return f"{which} times or samples are impossible"

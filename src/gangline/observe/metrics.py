@@ -3,7 +3,8 @@
 
 Definitions, over the steady steps (all complete steps after the warm-up):
 
-- A step's time is the median over its workers of how long it took each of them.
+- A step's time is the median over its workers of how long it took each of them. Time that the job
+  stood still because an operator asked for it is no part of any step.
 - Throughput is the samples of all steps over the sum of their times; of teams that train at the same
   time, that of the team that took longest counts.
 - Efficiency is the sum of the steps' compute-only optima (see `costs`) over the sum of their times:
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.observe.costs import WorkerCost, fit_cost, optimum_s
 from gangline.observe.ledger import read_ledger
-from gangline.observe.losses import describe_loss
+from gangline.observe.losses import describe_implausible, describe_loss
 from gangline.observe.planned import summarize_plan
 from gangline.observe.summary import (
     DecisionSummary,
@@ -69,6 +70,8 @@ def summarize(events: Iterable[AnyEvent]) -> RunSummary:
         num_epochs=len(timeline.epochs),
         samples=_samples(timeline, kept),
         wall_s=_wall_s(timeline),
+        num_pauses=len(timeline.pauses.spans),
+        paused_s=timeline.pauses.within(timeline.first_t or 0.0, timeline.last_t or 0.0),
         skipped_steps=[warm_up[0].number, warm_up[-1].number] if warm_up else [],
         num_steady_steps=len(steady),
         throughput=_throughput(steady),
@@ -287,9 +290,7 @@ def _warnings(timeline: Timeline) -> list[str]:
             "is finite, and whether the learning rate fits the batches"
         )
     if timeline.num_implausible:
-        warnings.append(
-            f"{timeline.num_implausible} steps were left out: their times or samples are impossible"
-        )
+        warnings.append(describe_implausible(timeline.num_implausible))
     incomplete = [step for step in timeline.steps if not timeline.is_complete(step)]
     if incomplete and not timeline.is_of_one_machine:
         missing = {
@@ -297,7 +298,8 @@ def _warnings(timeline: Timeline) -> list[str]:
         }
         names = ", ".join(str(worker) for worker in sorted(missing))
         warnings.append(
-            f"{len(incomplete)} of {len(timeline.steps)} steps lack a worker's part "
+            f"{len(incomplete)} of {len(timeline.steps)} steps "
+            f"{'lacks' if len(incomplete) == 1 else 'lack'} a worker's part "
             f"(missing: worker {names})"
         )
     return warnings

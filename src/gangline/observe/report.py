@@ -28,8 +28,18 @@ def headline(summary: RunSummary) -> list[str]:
         f"{_count(len(summary.workers), 'worker')}, {_count(summary.num_steps, 'step')}, "
         f"{_count(summary.num_epochs, 'epoch')}, {_at_least(summary)}{summary.samples} samples "
         f"in {seconds(summary.wall_s)}",
+        *_pause_lines(summary),
         *_speed_lines(summary),
         *_team_lines(summary),
+    ]
+
+
+def _pause_lines(summary: RunSummary) -> list[str]:
+    if not summary.num_pauses:
+        return []
+    return [
+        f"paused by an operator {_count(summary.num_pauses, 'time')}, "
+        f"{seconds(summary.paused_s)} in all: no part of any step"
     ]
 
 
@@ -64,7 +74,12 @@ def _because(reason: str) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return counted(number, noun, f"{noun}s")
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """A number, and the words that fit it."""
+    return f"{number} {one if number == 1 else many}"
 
 
 def _speed_lines(summary: RunSummary) -> list[str]:

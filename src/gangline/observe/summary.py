@@ -142,6 +142,9 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """How they were merged; null where all workers step together."""
     samples: int
     wall_s: float
+    num_pauses: int = 0
+    paused_s: float = 0.0
+    """How long the job stood still because an operator asked for it: no part of any step."""
     skipped_steps: list[int]
     """First and last step of the warm-up, which the steady state leaves out; empty for none."""
     num_steady_steps: int

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from gangline.observe.pauses import Pauses
 from gangline.spec.event import (
     AnyEvent,
     Decision,
@@ -30,6 +31,8 @@ from gangline.spec.event import (
     WorkerReady,
 )
 
+ORDERS = frozenset({"pause", "resume_steps", "ask_checkpoint", "end", "exclude", "take_back"})
+"""What an operator may decide: it is told once each time, but maybe in the same words."""
 _LONGEST_S = 1e9
 _MOST_SAMPLES = 1 << 48
 _LATEST_T = 1e12
@@ -44,7 +47,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     records: Mapping[int, StepDone]
     """By worker; at least one."""
     elapsed_s: Mapping[int, float]
-    """How long the step took each worker, with what its loop did after the update."""
+    """How long the step took each worker, with what its loop did after the update; without pauses."""
     exchange_s: float
     """The exchange itself: what it took once everybody was ready."""
     last_worker: int
@@ -91,6 +94,7 @@ class Timeline(msgspec.Struct, kw_only=True):
     rounds: list[RoundEnded] = []
     """The merges of teams, in the order in which they ended."""
     decisions: list[Decision] = []
+    pauses: Pauses = msgspec.field(default_factory=Pauses)
     plans: list[PlanMade] = []
     """In the order in which they were made."""
     ready: dict[int, WorkerReady] = {}
@@ -152,7 +156,7 @@ def build_timeline(events: Iterable[AnyEvent]) -> Timeline:
             records.setdefault((event.step, event.team), {})[event.worker] = event
         else:
             timeline.num_implausible += 1
-    timeline.steps = _steps_of(records)
+    timeline.steps = _steps_of(records, timeline.pauses)
     if timeline.started is None and not timeline.num_joining:
         timeline.ended = timeline.ended or timeline.joined_ended
     return timeline
@@ -186,6 +190,7 @@ def place(timeline: Timeline, event: AnyEvent) -> None:
         case ViewAdopted():
             timeline.views.setdefault((event.team, event.view), event)
         case Decision():
+            timeline.pauses.add(event)
             _add_decision(timeline.decisions, event)
         case PlanMade():
             timeline.plans.append(event)
@@ -208,7 +213,9 @@ def place(timeline: Timeline, event: AnyEvent) -> None:
 def _add_decision(decisions: list[Decision], event: Decision) -> None:
     """Keeps one copy of what every worker decided for itself, alike."""
     same = (event.what, event.reason, event.numbers)
-    if not any((old.what, old.reason, old.numbers) == same for old in decisions):
+    if event.what in ORDERS or not any(
+        (old.what, old.reason, old.numbers) == same for old in decisions
+    ):
         decisions.append(event)
 
 
@@ -224,11 +231,19 @@ def is_plausible(event: StepDone) -> bool:
     )
 
 
-def _steps_of(records: Mapping[tuple[int, int], Mapping[int, StepDone]]) -> list[Step]:
+def _steps_of(
+    records: Mapping[tuple[int, int], Mapping[int, StepDone]], pauses: Pauses
+) -> list[Step]:
     nobody: Mapping[int, StepDone] = {}
     kept = {key: last_tried(reports) for key, reports in records.items()}
     return [
-        assemble_step(number, team, kept[number, team], before=kept.get((number - 1, team), nobody))
+        assemble_step(
+            number,
+            team,
+            kept[number, team],
+            before=kept.get((number - 1, team), nobody),
+            pauses=pauses,
+        )
         for number, team in sorted(kept)
     ]
 
@@ -240,7 +255,12 @@ def last_tried(records: Mapping[int, StepDone]) -> dict[int, StepDone]:
 
 
 def assemble_step(
-    number: int, team: int, records: Mapping[int, StepDone], *, before: Mapping[int, StepDone]
+    number: int,
+    team: int,
+    records: Mapping[int, StepDone],
+    *,
+    before: Mapping[int, StepDone],
+    pauses: Pauses,
 ) -> Step:
     """The step of these records; `before` has those of the step before it."""
     last = min(records.values(), key=lambda record: (record.exchange_s, record.worker))
@@ -248,7 +268,7 @@ def assemble_step(
         number=number,
         team=team,
         records=records,
-        elapsed_s={w: _elapsed_s(record, before.get(w)) for w, record in records.items()},
+        elapsed_s={w: _elapsed_s(record, before.get(w), pauses) for w, record in records.items()},
         exchange_s=last.exchange_s,
         last_worker=last.worker,
     )
@@ -259,8 +279,8 @@ def accounted_s(record: StepDone | StepsDone) -> float:
     return record.data_s + record.compute_s + record.exchange_s + record.update_s
 
 
-def _elapsed_s(record: StepDone, before: StepDone | None) -> float:
-    """From the end of the step before to the end of this one.
+def _elapsed_s(record: StepDone, before: StepDone | None, pauses: Pauses) -> float:
+    """From the end of the step before to the end of this one, without pauses.
 
     Between epochs, where there may be validation or a checkpoint, only the measured parts count;
     also where a clock was set back.
@@ -268,4 +288,5 @@ def _elapsed_s(record: StepDone, before: StepDone | None) -> float:
     measured = accounted_s(record)
     if before is None or before.epoch != record.epoch:
         return measured
-    return max(measured, record.t - before.t)
+    paused_s = pauses.within(before.t, record.t - measured)
+    return max(measured, record.t - before.t - paused_s)

@@ -138,11 +138,13 @@ def why_these_shares(network: Network, workload: Workload, chosen: Candidate) ->
 
 
 def why_hidden(workload: Workload, chosen: Candidate) -> str:
-    """What overlap does."""
+    """What overlap does, and what the step is the sum of."""
     prediction = chosen.prediction
+    other = f" + {duration(prediction.other_s)} besides" if prediction.other_s else ""
+    units = "1 unit" if workload.num_units == 1 else f"{workload.num_units} units"
     return (
         f"{duration(prediction.hidden_s)} of the exchange are hidden behind the backward pass "
-        f"({workload.num_units} units, {workload.overlap:.0%} of computing): "
+        f"({units}, {workload.overlap:.0%} of computing): "
         f"{duration(prediction.step_s)} = {duration(prediction.compute_s)} + "
-        f"{duration(prediction.exchange_s)} − {duration(prediction.hidden_s)}"
+        f"{duration(prediction.exchange_s)} − {duration(prediction.hidden_s)}{other}"
     )

@@ -70,4 +70,4 @@ def test_the_folder_of_a_machine_lacks_nothing_when_it_has_its_own_workers() -> 
     assert summarize(own).warnings == []
     opened = LogOpened(t=0.0, schema=1, run="r", source="coordinator", host="here", pid=1)
     (warning,) = summarize([opened, *own]).warnings
-    assert "lack a worker's part (missing: worker 0)" in warning
+    assert "lacks a worker's part (missing: worker 0)" in warning

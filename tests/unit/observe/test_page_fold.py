@@ -19,10 +19,12 @@ from gangline.observe.page.detail import Detail
 from gangline.observe.page.fold import ReportTimeoutError, fold_events
 from gangline.observe.page.stepping import Stepper
 from gangline.observe.page.thinned import Thinned
+from gangline.observe.pauses import Pauses
 from gangline.observe.timeline import assemble_step
 from gangline.spec.event import (
     Decision,
     Logged,
+    Regrouped,
     StepsDone,
     StepSummary,
     UnitsExchanged,
@@ -127,7 +129,7 @@ def test_the_sample_gets_thinner_when_it_is_too_much(monkeypatch: pytest.MonkeyP
     detail = Detail()
     for number in range(20_000):
         record = step_done(step=number, t=START + number)
-        detail.add(assemble_step(number, 0, {0: record}, before={}), START)
+        detail.add(assemble_step(number, 0, {0: record}, before={}, pauses=Pauses()), START)
     sampled = [step for step in detail.records()[1] if step >= 100]
     assert 20 <= len(sampled) <= 51
     assert max(sampled) > 19_000
@@ -209,7 +211,7 @@ def test_a_range_of_a_worker_whose_log_ends_is_not_lost() -> None:
 
 
 def test_a_step_that_lacks_a_report_is_given_up() -> None:
-    stepper = Stepper()
+    stepper = Stepper(Pauses())
     stepper.adopt(view([0, 1]))
     given = [len(stepper.add(step_done(step=number, worker=0))) for number in range(100)]
     assert sum(given) > 0
@@ -297,3 +299,15 @@ def test_an_empty_log_folds_to_nothing() -> None:
     assert fold.length_s == 0.0
     assert Accounts(fold).workers == []
     assert msgspec.to_builtins(fold.happenings.marks) == []
+
+
+def test_a_newcomers_wait_to_be_let_in_is_no_recovery() -> None:
+    def regrouped(worker: int, took_s: float) -> Regrouped:
+        return Regrouped(
+            **{"t": START + 30, "worker": worker, "view": 1, "group": 1, "members": [0, 1]},
+            **{"step": 9, "num_behind": 1, "took_s": took_s, "reason": "worker 1 joined"},
+        )
+
+    view = {"step": 0, "members": [0], "shares": [8], "reason": "given"}
+    events = [ViewAdopted(t=START, view=0, **view), regrouped(1, 21.3), regrouped(0, 0.038)]
+    assert [one.took_s for one in fold_events(events).happenings.of("recovery")] == [0.038]

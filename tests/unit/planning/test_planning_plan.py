@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import msgspec
 import numpy as np
@@ -154,6 +155,20 @@ def test_the_kind_of_job_is_named(workload, more, kind):
     plan = planned(profile, workload, structure="flat-ring", everybody=True)
     assert plan.kind == kind
     assert plan.reasons[0].startswith(kind)
+
+
+def test_the_parts_of_a_step_add_up_in_words():
+    workload = Workload(global_batch=64, gradient_bytes=1e6, other_s=0.0736)
+    plan = planned(
+        ClusterProfile(nodes=(node("a"), node("b")), zones=(Zone(place="", link=LAN),)), workload
+    )
+    (reason,) = [one for one in plan.reasons if "hidden" in one]
+    step_ms, *parts_ms = (
+        float(one) for one in re.findall(r"([\d.]+) (?:ms|s)", reason.split(":")[1])
+    )
+    assert step_ms == pytest.approx(parts_ms[0] + parts_ms[1] - parts_ms[2] + parts_ms[3], rel=0.01)
+    assert reason.endswith("+ 73.6 ms besides")
+    assert "(1 unit," in reason
 
 
 def test_a_structure_can_be_asked_for():

@@ -49,7 +49,7 @@ def join(
         wider,
         members=members,
         shares=cut(wider),
-        reason=f"{who} joined, taken to be {basis}; {len(members)} members",
+        reason=f"{who} joined, taken to be {basis}; {len(members)} member{'s' * (len(members) != 1)}",
         numbers={"joined": float(count), "members": float(len(members))},
         now=now,
         is_new_group=True,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.observe.page.advice import advise_on_worker
-from gangline.observe.page.presence import DOWN, SPARE
+from gangline.observe.page.presence import DOWN, PAUSED, SPARE
 
 if TYPE_CHECKING:
     from gangline.observe.page.accounts import Accounts
@@ -57,7 +57,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the bill."""
 
     kind: str
-    """`wait`, `exchange`, `data`, `other`, `start`, `spare`, `down` or `rest`."""
+    """`wait`, `exchange`, `data`, `other`, `start`, `spare`, `down`, `paused` or `rest`."""
     text: str
     advice: str
     node_s: float
@@ -199,7 +199,26 @@ class _Clerk:
             if absence.worker in self.weight:
                 key = (absence.worker, absence.why)
                 away[key] = away.get(key, 0.0) + absence.end - absence.begin
-        return [self._absence(worker, why, time_s) for (worker, why), time_s in away.items()]
+        items = [
+            self._absence(worker, why, time_s)
+            for (worker, why), time_s in away.items()
+            if why != PAUSED
+        ]
+        paused = {worker: time_s for (worker, why), time_s in away.items() if why == PAUSED}
+        return [*items, self._pause(paused)] if paused else items
+
+    def _pause(self, paused: Mapping[int, float]) -> Item:
+        """One line for all: a pause is everybody's."""
+        node_s = sum(time_s * self.weight[worker] for worker, time_s in paused.items())
+        money = sum(time_s * self.rate[worker] for worker, time_s in paused.items())
+        return self._item(
+            PAUSED,
+            "The job was paused, because an operator asked for it: {part} of the time",
+            "Machines that stand still cost what they cost at work: for longer, `gangline end` writes "
+            "a checkpoint, from which the job goes on later.",
+            node_s,
+            rate=money / node_s if node_s > 0 else None,
+        )
 
     def _absence(self, worker: int, why: str, time_s: float) -> Item:
         what, advice = _AWAY[why]

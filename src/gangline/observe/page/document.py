@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gangline.observe.losses import describe_loss
+from gangline.observe.losses import describe_implausible, describe_loss
 from gangline.observe.page.accounts import Accounts
 from gangline.observe.page.bill import Price, amount, make_bill, node_hours, percent
 from gangline.observe.page.gantt import gantt_model
@@ -20,7 +20,7 @@ from gangline.observe.page.series import (
 )
 from gangline.observe.page.totals import SPENT
 from gangline.observe.page.trees import cut_tree, flat_ring, parse_structure
-from gangline.observe.report import number, seconds
+from gangline.observe.report import counted, number, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,10 +174,10 @@ def _structures(accounts: Accounts) -> list[dict[str, Any]]:
 def _warnings(fold: Fold) -> list[str]:
     warnings = [describe_loss(loss) for loss in fold.timeline.losses]
     if fold.stepper.num_implausible:
-        count = fold.stepper.num_implausible
-        warnings.append(f"{count} steps were left out: their times or samples are impossible")
+        warnings.append(describe_implausible(fold.stepper.num_implausible))
     if fold.stepper.num_incomplete:
-        warnings.append(f"{fold.stepper.num_incomplete} steps lack a worker's part")
+        lacking = counted(fold.stepper.num_incomplete, "step lacks", "steps lack")
+        warnings.append(f"{lacking} a worker's part")
     if fold.happenings.num_left_out:
         warnings.append(
             f"{fold.happenings.num_left_out} decisions, faults and merges are not shown: too many"

@@ -65,7 +65,7 @@ class Fold:
         """Everything but the steps."""
         self.origin: float | None = None
         """When the run began; all times of the page are since then."""
-        self.stepper = Stepper()
+        self.stepper = Stepper(self.timeline.pauses)
         self.totals = Totals()
         self.spans = Cells(len(SPENT), most_cells=_MOST_CELLS, most_bins=1 << 14)
         """Seconds of each of SPENT, for the Gantt chart."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gangline.observe.pauses import TURNS
+from gangline.observe.timeline import ORDERS
 from gangline.spec.event import (
     Decision,
     FaultFired,
@@ -16,6 +18,7 @@ from gangline.spec.event import (
     PlanMade,
     Regrouped,
     RoundEnded,
+    ViewAdopted,
     WorkerEnded,
 )
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 _MOST = 2000
 """Of each kind; what is beyond is counted."""
+_MOST_VIEWS = 16
 _MOST_NUMBERS = 32
 """Of a decision: a job of thousands has a number for each worker."""
 
@@ -34,7 +38,7 @@ class Happening(msgspec.Struct, kw_only=True):
     x: float
     """Seconds since the run began."""
     kind: str
-    """`decision`, `fault`, `recovery`, `ended`, `gradient`, `plan` or `merge`."""
+    """`decision`, `fault`, `recovery`, `ended`, `gradient`, `plan`, `merge` or `pause`."""
     label: str
     text: str = ""
     worker: int | None = None
@@ -51,6 +55,9 @@ class Happenings:
         self._counts: dict[str, int] = {}
         self._decisions: set[tuple[Any, ...]] = set()
         self._groups: dict[tuple[int, int], Happening] = {}
+        self._pause: Happening | None = None
+        self._members: dict[int, dict[int, frozenset[int]]] = {}
+        """Of each team, who was in its last views."""
 
     def add(self, event: AnyEvent, origin: float) -> bool:
         """Whether something happened around which steps are of interest."""
@@ -62,7 +69,7 @@ class Happenings:
             self.marks.append(mark)
         else:
             self.num_left_out += 1
-        return mark.kind in ("decision", "fault", "recovery") or (
+        return mark.kind in ("decision", "fault", "recovery", "pause") or (
             isinstance(event, WorkerEnded) and event.exit_code != 0
         )
 
@@ -102,23 +109,56 @@ class Happenings:
                 )
             case RoundEnded():
                 return _merged(event, x)
+            case ViewAdopted():
+                self._adopt(event)
         return None
 
     def _decision(self, event: Decision, x: float) -> Happening | None:
         """One copy of what every worker decided for itself, alike."""
+        if event.what in TURNS:
+            self._turn(x, is_pause=TURNS[event.what])
         numbers = dict(islice(event.numbers.items(), _MOST_NUMBERS))
         key = (event.what, event.reason, tuple(numbers.items()))
-        if key in self._decisions:
+        if key in self._decisions and event.what not in ORDERS:
             return None
         if len(self._decisions) < _MOST:
             self._decisions.add(key)
-        return Happening(x=x, kind="decision", label=event.what, text=event.reason, numbers=numbers)
+        mark = Happening(x=x, kind="decision", label=event.what, text=event.reason, numbers=numbers)
+        if event.what == "pause":
+            mark.kind, self._pause = "pause", mark
+        elif event.what == "resume_steps":
+            mark.kind, mark.label = "pause", "pause ends"
+        return mark
+
+    def _turn(self, x: float, *, is_pause: bool) -> None:
+        """The pause that there was is over."""
+        if self._pause is not None and not is_pause:
+            self._pause.took_s = x - self._pause.x
+            self._pause = None
+
+    def _adopt(self, event: ViewAdopted | Regrouped) -> None:
+        views = self._members.setdefault(event.team, {})
+        views.setdefault(event.view, frozenset(event.members))
+        if len(views) > _MOST_VIEWS:
+            del views[min(views)]
+
+    def _is_new(self, event: Regrouped) -> bool:
+        """Whether the worker was not in the view before this one."""
+        self._adopt(event)
+        views = self._members[event.team]
+        before = max((view for view in views if view < event.view), default=None)
+        return before is not None and event.worker not in views[before]
 
     def _regrouped(self, event: Regrouped, x: float) -> Happening | None:
-        """One mark for a group, by the member that took longest to enter it."""
+        """One mark for a group, by the member that took longest to enter it.
+
+        Whoever comes anew has waited to be let in, while the others trained: its time is no recovery.
+        """
+        is_new = self._is_new(event)
         known = self._groups.get((event.team, event.view))
         if known is not None:
-            known.took_s = max(known.took_s or 0.0, event.took_s)
+            if not is_new:
+                known.took_s = max(known.took_s or 0.0, event.took_s)
             return None
         count = len(event.members)
         mark = Happening(
@@ -126,7 +166,7 @@ class Happenings:
             kind="recovery",
             label=f"new group of {count} worker{'s' * (count != 1)}, from step {event.step} on",
             text=event.reason,
-            took_s=event.took_s,
+            took_s=None if is_new else event.took_s,
             numbers={"members": float(count), "copied": float(event.num_behind)},
         )
         self._groups[event.team, event.view] = mark

@@ -17,6 +17,8 @@ from gangline.spec.event import StepDone, StepsDone, ViewAdopted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from gangline.observe.pauses import Pauses
+
 _MOST_BEHIND = 64
 """How many steps a team may be ahead of a report that is still waited for."""
 _COMMON = (
@@ -42,7 +44,8 @@ class Stretch(NamedTuple):
 class Stepper:
     """Takes events, gives steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
         self.num_implausible = 0
         self.num_incomplete = 0
         """Steps that lack somebody's report."""
@@ -104,7 +107,7 @@ class Stepper:
             for worker in records
             if (old := self._before.get(worker)) is not None and old.step == number - 1
         }
-        step = assemble_step(number, team, records, before=before)
+        step = assemble_step(number, team, records, before=before, pauses=self._pauses)
         self._before.update(records)
         return self._stretch(step, 1)
 
@@ -126,11 +129,15 @@ class Stepper:
             number=first.step,
             team=team,
             records=records,
-            elapsed_s={w: max(accounted_s(one), one.t - one.since) for w, one in ranges.items()},
+            elapsed_s={w: self._elapsed_s(one) for w, one in ranges.items()},
             exchange_s=last.exchange_s,
             last_worker=last.worker,
         )
         return self._stretch(step, first.steps)
+
+    def _elapsed_s(self, one: StepsDone) -> float:
+        paused_s = self._pauses.within(one.since, one.t)
+        return max(accounted_s(one), one.t - one.since - paused_s)
 
     def _stretch(self, step: Step, count: int) -> Stretch:
         members = self._members.get((step.team, step.view))
