@@ -31,15 +31,20 @@ from gangline.observe.summary import (
     ViewSummary,
     WorkerSummary,
 )
-from gangline.observe.timeline import Step, Timeline, accounted_s, build_timeline
+from gangline.observe.timeline import (
+    MAX_WARM_UP_STEPS,
+    Step,
+    Timeline,
+    accounted_s,
+    build_timeline,
+    wall_s,
+)
 from gangline.spec.event import SamplesLeased, StepsDone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gangline.spec.event import AnyEvent, PacingMeasured, WorkerEnded
-
-MAX_WARM_UP_STEPS = 5
 
 
 class _Findings(NamedTuple):
@@ -69,12 +74,13 @@ def summarize(events: Iterable[AnyEvent]) -> RunSummary:
         num_steps=_num_steps(timeline, kept),
         num_epochs=len(timeline.epochs),
         samples=_samples(timeline, kept),
-        wall_s=_wall_s(timeline),
+        wall_s=wall_s(timeline),
         num_pauses=len(timeline.pauses.spans),
         paused_s=timeline.pauses.within(timeline.first_t or 0.0, timeline.last_t or 0.0),
         skipped_steps=[warm_up[0].number, warm_up[-1].number] if warm_up else [],
         num_steady_steps=len(steady),
         throughput=_throughput(steady),
+        step_mean_s=_ratio(sum(times), len(times)),
         step_median_s=median(times) if times else None,
         step_p90_s=_quantile(times, 0.9),
         efficiency=_efficiency(steady, found.costs),
@@ -314,14 +320,6 @@ def _notes_on_sums(timeline: Timeline, events: Sequence[AnyEvent]) -> list[str]:
         f"{total - len(timeline.steps)} of {total} steps are summed up in the logs: times are those of "
         f"the {len(timeline.steps)} steps that are written in full"
     ]
-
-
-def _wall_s(timeline: Timeline) -> float:
-    if timeline.ended is not None and not timeline.ended.is_joining:
-        return timeline.ended.wall_s
-    if timeline.first_t is None or timeline.last_t is None:
-        return 0.0
-    return timeline.last_t - timeline.first_t
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -88,9 +88,10 @@ def _speed_lines(summary: RunSummary) -> list[str]:
     skipped = summary.skipped_steps
     without = f", without steps {skipped[0]} to {skipped[1]}" if skipped else ""
     lines = [
-        f"throughput {number(summary.throughput)} samples/s; step {seconds(summary.step_median_s)} "
-        f"(median), {seconds(summary.step_p90_s)} (90 %), over "
-        f"{_count(summary.num_steady_steps, 'step')}{without}"
+        f"throughput {number(summary.throughput)} samples/s; step {seconds(summary.step_mean_s)} "
+        f"(on average), {seconds(summary.step_median_s)} (median), "
+        f"{seconds(summary.step_p90_s)} (90 %), "
+        f"over {_count(summary.num_steady_steps, 'step')}{without}"
     ]
     if summary.efficiency is not None:
         lines.append(

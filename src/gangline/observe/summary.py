@@ -150,6 +150,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     num_steady_steps: int
     throughput: float | None
     """Samples per second, over the steady steps."""
+    step_mean_s: float | None = None
     step_median_s: float | None
     step_p90_s: float | None
     efficiency: float | None

@@ -33,6 +33,8 @@ from gangline.spec.event import (
 
 ORDERS = frozenset({"pause", "resume_steps", "ask_checkpoint", "end", "exclude", "take_back"})
 """What an operator may decide: it is told once each time, but maybe in the same words."""
+MAX_WARM_UP_STEPS = 5
+"""Of each team; the steady state leaves them out."""
 _LONGEST_S = 1e9
 _MOST_SAMPLES = 1 << 48
 _LATEST_T = 1e12
@@ -57,6 +59,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     def view(self) -> int:
         """The view that cut the step's batch."""
         return next(iter(self.records.values())).view
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of its samples."""
+        return next(iter(self.records.values())).epoch
 
     @property
     def samples(self) -> int:
@@ -160,6 +167,15 @@ def build_timeline(events: Iterable[AnyEvent]) -> Timeline:
     if timeline.started is None and not timeline.num_joining:
         timeline.ended = timeline.ended or timeline.joined_ended
     return timeline
+
+
+def wall_s(timeline: Timeline) -> float:
+    """From start to end, as whoever started the job has measured it; else as far as the logs reach."""
+    if timeline.ended is not None and not timeline.ended.is_joining:
+        return timeline.ended.wall_s
+    if timeline.first_t is None or timeline.last_t is None:
+        return 0.0
+    return timeline.last_t - timeline.first_t
 
 
 def extend(timeline: Timeline, t: float) -> None:

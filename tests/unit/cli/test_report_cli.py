@@ -46,7 +46,8 @@ def test_the_report_tells_the_run_in_a_screen(run_dir: Path) -> None:
     lines = report(run_dir).splitlines()
     assert lines[0] == "synthetic: done, 2 workers, 40 steps, 1 epoch, 640 samples in 7 s"
     assert lines[1] == (
-        "throughput 91.4 samples/s; step 175 ms (median), 175 ms (90 %), over 35 steps, "
+        "throughput 91.4 samples/s; step 175 ms (on average), 175 ms (median), 175 ms (90 %), "
+        "over 35 steps, "
         "without steps 0 to 4"
     )
     assert lines[2].startswith("efficiency 61 % of the compute-only optimum (107 ms per step")

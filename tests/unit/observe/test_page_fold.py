@@ -52,7 +52,7 @@ def test_it_agrees_with_the_summary() -> None:
     summary, fold = summarize(events), fold_events(events)
     pace = fold.pace()
     assert fold.totals.num_steps == summary.num_steps
-    assert fold.totals.samples == summary.samples
+    assert fold.used.samples == summary.samples
     assert pace.num_steps == summary.num_steady_steps
     assert pace.throughput == pytest.approx(summary.throughput)
     assert pace.efficiency == pytest.approx(summary.efficiency, rel=0.01)
@@ -62,7 +62,7 @@ def test_time_is_neither_lost_nor_doubled() -> None:
     fold = fold_events(uneven_run().events)
     by_cells = fold.spans.sums.sum(axis=1)
     assert by_cells == pytest.approx(fold.totals.spent[: len(by_cells)], rel=1e-3, abs=1e-6)
-    assert fold.work.sums[:, :, 0].sum() == pytest.approx(fold.totals.samples, rel=1e-4)
+    assert fold.work.sums[:, :, 0].sum() == pytest.approx(fold.used.samples, rel=1e-4)
 
 
 def test_who_is_last_is_charged_with_the_waiting() -> None:
@@ -158,7 +158,7 @@ def test_steps_that_were_summed_up_count_as_many() -> None:
     ]
     fold = fold_events([both, *done])
     assert fold.totals.num_steps == 50
-    assert fold.totals.samples == 800
+    assert fold.used.samples == 800
     assert Accounts(fold).caused_waits == {1: pytest.approx(1.0)}
 
 
@@ -191,7 +191,7 @@ def test_ranges_that_end_at_different_steps_are_brought_together() -> None:
     ]
     fold = fold_events([view([0, 1]), *ranges])
     assert fold.totals.num_steps == 100
-    assert fold.totals.samples == 800
+    assert fold.used.samples == 800
     assert fold.stepper.num_incomplete == 0
     accounts = Accounts(fold)
     assert accounts.caused_waits == {1: pytest.approx(100 * 0.1)}
@@ -227,7 +227,7 @@ def test_a_step_that_was_done_again_counts_as_the_last_time() -> None:
         view([0], number=1, t=START + 1),
         step_done(step=0, worker=0, view=1, samples=16, stop=16, t=START + 2),
     ]
-    assert fold_events(events).totals.samples == 16
+    assert fold_events(events).used.samples == 16
 
 
 def test_what_was_logged_is_weighted_by_samples_and_void_views_are_left_out() -> None:
@@ -279,7 +279,7 @@ def test_one_line_for_all_workers_is_three_rows() -> None:
     accounts = Accounts(fold)
     assert accounts.weight == {1: 1000.0}
     assert accounts.caused_waits == {7: pytest.approx(10 * 0.4)}
-    assert fold.totals.samples == 50_000
+    assert fold.used.samples == 50_000
     assert fold.pace().step_s == pytest.approx(1.0)
     assert fold.pace().throughput == pytest.approx(5000)
 
@@ -311,3 +311,22 @@ def test_a_newcomers_wait_to_be_let_in_is_no_recovery() -> None:
     view = {"step": 0, "members": [0], "shares": [8], "reason": "given"}
     events = [ViewAdopted(t=START, view=0, **view), regrouped(1, 21.3), regrouped(0, 0.038)]
     assert [one.took_s for one in fold_events(events).happenings.of("recovery")] == [0.038]
+
+
+def test_page_and_text_agree_where_a_group_parts_into_teams() -> None:
+    together = [step_done(t=START + 0.2 * n, step=n) for n in range(40)]
+    apart = [
+        step_done(t=START + 10 + 0.2 * n, step=n, worker=team - 1, team=team)
+        for n in range(40, 80)
+        for team in (1, 2)
+    ]
+    views = [
+        ViewAdopted(
+            t=START, view=0, team=team, step=0, members=[max(0, team - 1)], shares=[8], reason=""
+        )
+        for team in range(3)
+    ]
+    events = [*views, *together, *apart]
+    page, text = fold_events(events), summarize(events)
+    assert page.pace().throughput == pytest.approx(text.throughput, rel=0.02)
+    assert page.used.samples == text.samples

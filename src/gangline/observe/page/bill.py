@@ -111,7 +111,7 @@ class _Clerk:
             self._item(
                 "rest",
                 "Recoveries, the ends of epochs and the end of the job took {part} of the time",
-                "See the recoveries below; validation and checkpoints between epochs are in it, too.",
+                "Validation and checkpoints between epochs are in it, too.",
                 max(0.0, rest_s),
             )
         )

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from gangline.observe.metrics import MAX_WARM_UP_STEPS
 from gangline.observe.page.accounts import Accounts
 from gangline.observe.page.bill import Price, amount, make_bill, node_hours, percent
 from gangline.observe.report import number, seconds
+from gangline.observe.timeline import MAX_WARM_UP_STEPS, wall_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +86,7 @@ def _shown(price: Price) -> dict[str, Callable[[float], str]]:
     """The figures, and how each is written."""
     return {
         "samples/s": number,
-        "a step": seconds,
+        "a step, on average": seconds,
         "efficiency": percent,
         "waiting, in steps": percent,
         "exchanging, in steps": percent,
@@ -109,14 +109,14 @@ def _figures(fold: Fold, price: Price) -> dict[str, float | None]:
 
     return {
         "samples/s": pace.throughput,
-        "a step": pace.step_s,
+        "a step, on average": pace.step_s,
         "efficiency": pace.efficiency,
         "waiting, in steps": part("wait"),
         "exchanging, in steps": part("exchange"),
-        "from start to end": fold.length_s,
+        "from start to end": wall_s(fold.timeline),
         "time of all nodes": bill.node_s,
         "money": bill.money,
-        "samples": float(fold.totals.samples),
+        "samples": float(fold.used.samples),
     }
 
 
@@ -155,7 +155,7 @@ def _rates(fold: Fold) -> tuple[Floats, Floats]:
 
 
 def _with_intervals(line: Line, rates: Sequence[tuple[Floats, Floats]]) -> Line:
-    place = {"samples/s": 0, "a step": 1}.get(line.label)
+    place = {"samples/s": 0, "a step, on average": 1}.get(line.label)
     if place is None:
         return line
     first = rates[0][place]

@@ -21,6 +21,7 @@ from gangline.observe.page.series import (
 from gangline.observe.page.totals import SPENT
 from gangline.observe.page.trees import cut_tree, flat_ring, parse_structure
 from gangline.observe.report import counted, number, seconds
+from gangline.observe.timeline import wall_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,11 +83,11 @@ def _figures(accounts: Accounts) -> list[dict[str, str]]:
     num_workers = fold.lanes.num_workers or len(accounts.workers)
     told = [
         ("steps", f"{fold.totals.num_steps:,}"),
-        ("samples", f"{fold.totals.samples:,}"),
+        ("samples", f"{fold.used.samples:,}"),
         ("workers", f"{num_workers:,}"),
-        ("from start to end", seconds(fold.length_s)),
+        ("from start to end", seconds(wall_s(fold.timeline))),
         ("samples/s, steady", number(pace.throughput)),
-        ("a step, steady", seconds(pace.step_s)),
+        ("a step, steady, on average", seconds(pace.step_s)),
         ("efficiency", "-" if pace.efficiency is None else percent(pace.efficiency)),
     ]
     return [{"label": label, "value": value} for label, value in told]

@@ -12,6 +12,7 @@ import numpy as np
 from gangline.observe.page.cells import Cells
 from gangline.observe.page.detail import Detail
 from gangline.observe.page.happenings import Happenings
+from gangline.observe.page.leased import Used
 from gangline.observe.page.links import Links
 from gangline.observe.page.presence import Presence
 from gangline.observe.page.readings import Curves, Utilisation
@@ -67,6 +68,7 @@ class Fold:
         """When the run began; all times of the page are since then."""
         self.stepper = Stepper(self.timeline.pauses)
         self.totals = Totals()
+        self.used = Used()
         self.spans = Cells(len(SPENT), most_cells=_MOST_CELLS, most_bins=1 << 14)
         """Seconds of each of SPENT, for the Gantt chart."""
         self.work = Cells(2, most_cells=1 << 17, most_bins=1 << 10)
@@ -130,6 +132,7 @@ class Fold:
                 self.lanes.add(event, event.t - origin, self)
             case _:
                 self.presence.add(event)
+                self.used.add(event)
                 if isinstance(event, ViewAdopted):
                     self.stepper.adopt(event)
                     self.links.adopt(event)
@@ -155,6 +158,7 @@ class Fold:
             times = (one.data_s, one.compute_s, wait_s, exchange_s, one.update_s, elapsed_s)
             add((worker, one.t - origin, *times, one.samples, count))
         self.totals.add_stretch(stretch)
+        self.used.compute(step.epoch, samples)
         if len(step.records) > 1:
             waited_s = told_s - exchange_s * len(step.records)
             self.totals.blame(step.last_worker, waited_s, count)

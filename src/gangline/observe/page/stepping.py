@@ -105,7 +105,8 @@ class Stepper:
         before = {
             worker: old
             for worker in records
-            if (old := self._before.get(worker)) is not None and old.step == number - 1
+            if (old := self._before.get(worker)) is not None
+            and (old.team, old.step) == (team, number - 1)
         }
         step = assemble_step(number, team, records, before=before, pauses=self._pauses)
         self._before.update(records)

@@ -49,7 +49,7 @@ class Lanes:
             )
         )
         fold.totals.num_steps += 1
-        fold.totals.samples += event.samples
+        fold.used.compute(event.epoch, event.samples)
         fold.note_step(0, at_s, took_s, float(event.samples), 1)
         waited_s = (event.greatest_compute_s - event.median_compute_s) * event.workers
         count, before_s = self.slowest.get(event.slowest, (0, 0.0))

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from gangline.observe.costs import fit_cost, optimum_s
-from gangline.observe.metrics import MAX_WARM_UP_STEPS
+from gangline.observe.timeline import MAX_WARM_UP_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,10 +33,14 @@ class Pace(NamedTuple):
 
     num_steps: int
     throughput: float | None
-    """Samples per second; of teams at the same time, by the one that trained longest."""
+    """Samples per second; of teams at the same time, the one that trained longest says how long."""
     step_s: float | None
     efficiency: float | None
     """The compute-only optimum over the measured time."""
+
+
+_Sums: TypeAlias = dict[tuple[int, frozenset[int], int], list[float]]
+"""Steps, samples and seconds: by team, members and the samples of a step."""
 
 
 class Totals:
@@ -44,7 +48,6 @@ class Totals:
 
     def __init__(self) -> None:
         self.num_steps = 0
-        self.samples = 0
         self.spent = np.zeros((0, len(SPENT)))
         """By worker, seconds of each of SPENT."""
         self.worker_steps = np.zeros(0)
@@ -56,7 +59,10 @@ class Totals:
         self._compute: dict[int, dict[int, list[float]]] = {}
         self._early: list[Stretch] = []
         self._num_steady = 0
-        self._paces: dict[tuple[int, frozenset[int], int], list[float]] = {}
+        self._paces: tuple[_Sums, _Sums] = ({}, {})
+        """Of steps that lack somebody's report, and of those that all have reported."""
+        self._numbers: dict[int, list[int]] = {}
+        """By team, the numbers of its first and its last step."""
 
     def add_times(self, workers: Ints, spent: Floats, steps: Floats, samples: Floats) -> None:
         """The times of many records; `spent` has a row for each, in the order of SPENT."""
@@ -74,7 +80,6 @@ class Totals:
     def add_stretch(self, stretch: Stretch) -> None:
         """A step, or some, for how fast the job went and what computing costs."""
         self.num_steps += stretch.num_steps
-        self.samples += stretch.samples
         if len(self._early) < _MOST_EARLY:
             self._early.append(stretch)
         else:
@@ -102,26 +107,40 @@ class Totals:
         """How fast the steady steps were, and how near to the best that could be."""
         count, samples, took_s, best_s = 0.0, 0.0, 0.0, 0.0
         by_team: dict[int, float] = {}
-        for (team, workers, size), (steps, all_samples, all_s) in self._paces.items():
+        sums = self._paces[True] or self._paces[False]
+        for (team, workers, size), (steps, all_samples, all_s) in sums.items():
             known = [costs[worker] for worker in workers if worker in costs]
             count, samples, took_s = count + steps, samples + all_samples, took_s + all_s
             best_s += steps * optimum_s(known, size) if known else 0.0
             by_team[team] = by_team.get(team, 0.0) + all_s
-        longest_s = max(by_team.values(), default=0.0)
+        lasted_s = self._lasted_s(by_team)
         return Pace(
             num_steps=int(count),
-            throughput=samples / longest_s if longest_s > 0 else None,
+            throughput=samples / lasted_s if lasted_s > 0 else None,
             step_s=took_s / count if count else None,
             efficiency=best_s / took_s if took_s > 0 and costs else None,
         )
 
+    def _lasted_s(self, by_team: Mapping[int, float]) -> float:
+        """How long all steps took: teams train at the same time where their steps' numbers overlap."""
+        total_s = longest_s = 0.0
+        last = -1
+        for team in sorted(by_team, key=lambda one: self._numbers[one]):
+            if self._numbers[team][0] > last:
+                total_s, longest_s = total_s + longest_s, 0.0
+            longest_s = max(longest_s, by_team[team])
+            last = max(last, self._numbers[team][1])
+        return total_s + longest_s
+
     def _add_steady(self, stretch: Stretch) -> None:
         step, count, took_s, samples, is_complete = stretch
-        if is_complete:
-            key = (step.team, frozenset(step.records), samples // count)
-            sums = self._paces.setdefault(key, [0.0, 0.0, 0.0])
-            for place, value in enumerate((count, samples, took_s)):
-                sums[place] += value
+        key = (step.team, frozenset(step.records), samples // count)
+        sums = self._paces[is_complete].setdefault(key, [0.0, 0.0, 0.0])
+        for place, value in enumerate((count, samples, took_s)):
+            sums[place] += value
+        numbers = self._numbers.setdefault(step.team, [step.number, step.number])
+        numbers[0] = min(numbers[0], step.number)
+        numbers[1] = max(numbers[1], step.number + count - 1)
         self._num_steady += 1
         if self._num_steady > _MOST_LEARNT and self._num_steady % _LEARN_EVERY:
             return
