@@ -52,7 +52,8 @@ class _Step:
 
     def names(self) -> set[str]:
         """What was given in all parts."""
-        return {name for _, values in self.parts.values() for name in values}
+        # Copies of each: another thread of the script may log at the same time.
+        return set().union(*[set(values) for _, values in list(self.parts.values())])
 
 
 class LogBook:
