@@ -21,6 +21,7 @@ from gangline.observe.page.stepping import Stepper
 from gangline.observe.page.thinned import Thinned
 from gangline.observe.pauses import Pauses
 from gangline.observe.timeline import assemble_step
+from gangline.spec.errors import UsageError
 from gangline.spec.event import (
     Decision,
     Logged,
@@ -330,3 +331,12 @@ def test_page_and_text_agree_where_a_group_parts_into_teams() -> None:
     page, text = fold_events(events), summarize(events)
     assert page.pace().throughput == pytest.approx(text.throughput, rel=0.02)
     assert page.used.samples == text.samples
+
+
+def test_a_log_of_absurd_numbers_is_refused_or_bounded() -> None:
+    with pytest.raises(UsageError, match="worker 1000000000"):
+        fold_events([view([10**9]), step_done(worker=10**9)])
+    cells = Cells(1, most_cells=1 << 12, most_bins=256)
+    one, far = np.zeros(1, dtype=np.int64), np.full(1, 1e300)
+    cells.add(one, one, np.zeros(1), far, np.ones(1))
+    assert cells.sums.sum() == pytest.approx(1.0)

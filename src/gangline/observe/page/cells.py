@@ -18,6 +18,10 @@ _FIRST_WIDTH_S = 1e-3
 _FEWEST_BINS = 256
 
 
+_LONGEST_S = 3.2e9
+"""A century: a log that says more is wrong, and the table must not grow with it."""
+
+
 class Cells:
     """A table of workers by time, with several sums in each cell."""
 
@@ -52,7 +56,7 @@ class Cells:
         """Spreads each amount evenly over its time."""
         if not len(workers):
             return
-        begins_s, ends_s = np.maximum(begins_s, 0.0), np.maximum(ends_s, 0.0)
+        begins_s, ends_s = np.clip(begins_s, 0.0, _LONGEST_S), np.clip(ends_s, 0.0, _LONGEST_S)
         self._fit(int(workers.max()), float(ends_s.max()))
         low, high = begins_s / self.width_s, ends_s / self.width_s
         last_bin = self._sums.shape[1] - 1

@@ -9,6 +9,7 @@ import numpy as np
 
 from gangline.observe.costs import fit_cost, optimum_s
 from gangline.observe.timeline import MAX_WARM_UP_STEPS
+from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,7 @@ SPENT = ("compute", "data", "exchange", "wait", "update", "other")
 _MOST_TIMES = 64
 _MOST_SIZES = 64
 """Computing times that are kept of each share, and shares of each worker, to tell its cost from."""
+_MOST_WORKERS = 1 << 22
 _MOST_LEARNT = 1000
 _LEARN_EVERY = 16
 """After so many steps, costs are learnt from every so many-th only."""
@@ -154,6 +156,11 @@ class Totals:
                     del kept[::2]  # every second one: early and late ones stay in
 
     def _make_room(self, worker: int) -> None:
+        if worker >= _MOST_WORKERS:
+            raise UsageError(
+                f"a log of this run speaks of worker {worker}, and no run has as many as "
+                f"{_MOST_WORKERS}: the log is damaged, or none of gangline's"
+            )
         missing = worker + 1 - len(self.caused_s)
         if missing > 0:
             more = max(missing, len(self.caused_s))
