@@ -6,12 +6,14 @@
     │   └── UnsupportedError    it is well-formed, but this software refuses it, and says what to do
     ├── MismatchError       workers of one job disagree (another model, data set, loop, version)
     ├── MainWorkerError     what the main worker does for all has failed
+    ├── FunctionError       a function that the user gave to paramserv has raised
     ├── GradientError       this worker's gradient is wrong, and such workers are put out
     ├── LaunchError         a worker process could not be started, or ended badly
     │   ├── RefusedError        the coordinator put this worker out; the others train on
     │   └── LeftBehindError     the job ended without this worker, whose parameters are old
     ├── ExchangeError       an exchange with the other workers failed
     │   ├── ExchangeAborted     it was broken off on purpose, by this process
+    │   ├── ServerLost          who serves a part of the parameters cannot be reached
     │   └── ExchangeMismatch    the members called different things (also a MismatchError)
     └── LogError            an event log, plan or profile cannot be read (also a ValueError)
 
@@ -39,6 +41,10 @@ class GradientError(GanglineError):
     """This worker's gradient is not finite or far too large, and the job wants no such worker."""
 
 
+class FunctionError(GanglineError):
+    """A function that the user gave (update, aggregate, validate) has raised, with where it did."""
+
+
 class MainWorkerError(GanglineError):
     """What the main worker does for all others (a file, a download) has failed there."""
 
@@ -61,6 +67,14 @@ class ExchangeError(GanglineError):
 
 class ExchangeAborted(ExchangeError):
     """An exchange was broken off on purpose by this process."""
+
+
+class ServerLost(ExchangeError):
+    """Who serves a shard of the parameters cannot be reached, or does not serve it any more."""
+
+    def __init__(self, shard: int, reason: str) -> None:
+        super().__init__(f"shard {shard} of the parameters is not served: {reason}")
+        self.shard = shard
 
 
 class ExchangeMismatch(ExchangeError, MismatchError):

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pushes gradients to the shards and pulls parameters from them, all shards at the same time."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gangline.paramserver.service.lanes import Lane, Near, ask_all
+from gangline.paramserver.service.link import PATIENCE_S, Asks, Connector, Link
+from gangline.paramserver.service.messages import (
+    Forgetting,
+    Pulling,
+    PullingState,
+    Pushing,
+    Request,
+    Resetting,
+)
+from gangline.paramserver.service.optimizers import options_of
+from gangline.paramserver.service.pool import Pool
+from gangline.paramserver.service.pushes import check_fit, copy_into, gradient_of
+from gangline.paramserver.service.shard import shard_indices
+from gangline.spec.errors import ExchangeAborted, MismatchError, UsageError
+from gangline.spec.serving import Host, Serving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch.optim import Optimizer
+
+    from gangline.paramserver.service.optimizers import Options
+    from gangline.paramserver.service.server import ServiceHost
+    from gangline.spec.serving import Entry
+
+
+class ServiceClient:
+    """This worker's way to all shards. One thread calls it; `abort` may come from any."""
+
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        own: int,
+        team: int,
+        parameters: Sequence[Tensor],
+        optimizer: Optimizer | None = None,
+        host: ServiceHost | None = None,
+        keeps_pulled: bool = False,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """`parameters` are all that are served, in the same order on all workers; pulls write to them.
+
+        `optimizer` is the worker's, whose options (lr, …) go with every push. `host` holds this
+        worker's own shards, if it serves. With `keeps_pulled` the last pull that was one update
+        everywhere is kept, for `restore`. A connection that takes longer than `patience_s` is lost.
+        """
+        self.team = team
+        """For which team this worker pushes and pulls."""
+        self._connector, self._own, self._host = connector, own, host
+        self._parameters, self._optimizer = list(parameters), optimizer
+        self._keeps_pulled, self._patience_s = keeps_pulled, patience_s
+        self._serving: Serving | None = None
+        self._indices: tuple[tuple[int, ...], ...] = ()
+        self._lanes: dict[int, Lane] = {}
+        self._is_aborted = self._is_closed = False
+        self._aborting = threading.Lock()
+        # What was pulled last is kept while the next comes: twice the model at most.
+        self._pool = Pool(2 * sum(p.numel() * p.element_size() for p in self._parameters))
+        self._kept: dict[int, Tensor] = {}
+        self._kept_at: int | None = None
+        self._pulled_at: tuple[int, ...] = ()
+
+    @property
+    def pulled_at(self) -> tuple[int, ...]:
+        """For each shard, the first update that was not in what was pulled last."""
+        return self._pulled_at
+
+    @property
+    def kept_at(self) -> int | None:
+        """The first update that is not in the pull that `restore` would send; None: there is none."""
+        return self._kept_at
+
+    # --- who is where ----------------------------------------------------------------------------
+
+    def follow(self, serving: Serving) -> None:
+        """From now on shards are asked where this serving says, and an abort is over."""
+        with self._aborting:  # an abort or a close that comes from now on is about this serving
+            if self._is_closed:
+                raise ExchangeAborted("this client is closed")
+            before = self._serving
+            if before is not None and serving.number < before.number:
+                return
+            if before is None:
+                self._indices = shard_indices(self._parameters, serving)
+            self._is_aborted, self._serving = False, serving
+            over = self._open_lanes(before, serving)
+        for lane in over:
+            lane.close()
+
+    def abort(self) -> None:
+        """Breaks off what is under way, from any thread; every call raises until `follow`."""
+        with self._aborting:
+            lanes = list(self._lanes.values())
+            self._is_aborted = True
+            for lane in lanes:
+                lane.asks.condemn()
+        for lane in lanes:
+            lane.asks.break_off()
+
+    def close(self) -> None:
+        """Ends all threads and connections. May be called twice."""
+        with self._aborting:
+            self._is_closed = True
+        self.abort()
+        for lane in self._lanes.values():
+            lane.close()
+        self._lanes.clear()
+
+    # --- what is asked ---------------------------------------------------------------------------
+
+    def push(
+        self,
+        clock: int,
+        gradients: Sequence[Tensor | None] | None = None,
+        options: Sequence[Options] | None = None,
+        entries: Sequence[Entry] = (),
+    ) -> None:
+        """Pushes a gradient per parameter, and returns when all shards and their replicas have it.
+
+        By default these are the parameters' `.grad`, and the options those of the optimizer. A push
+        that failed may be made again, with the same clock: it counts once.
+        """
+        given = [p.grad for p in self._parameters] if gradients is None else list(gradients)
+        if len(given) != len(self._parameters):
+            raise UsageError(f"{len(given)} gradients for {len(self._parameters)} parameters")
+        if options is None:
+            options = () if self._optimizer is None else options_of(self._optimizer)
+        ready = [gradient_of(gradient) for gradient in given]
+        number = self._number
+        self._ask_all(
+            lambda indices: Pushing(
+                serving=number,
+                team=self.team,
+                clock=clock,
+                gradients=[ready[index] for index in indices],
+                options=list(options),
+                entries=tuple(entries),
+            )
+        )
+
+    def pull(
+        self, upto: int, entries: Sequence[Entry] = (), *, rows: Mapping[int, Tensor] | None = None
+    ) -> None:
+        """Writes the values after all entries before `upto` into the parameters, or later ones.
+
+        `entries` are those that a shard may not know. Of parameters in `rows`, only these rows come.
+        Nothing is written unless all shards have answered.
+        """
+        self._pull(upto, entries, rows or {}, is_rows_only=False)
+
+    def pull_rows(
+        self, index: int, rows: Tensor, *, upto: int = 0, entries: Sequence[Entry] = ()
+    ) -> None:
+        """Writes some rows of one parameter into it, and nothing else; `rows` rise."""
+        self._pull(upto, entries, {index: rows}, is_rows_only=True)
+
+    def pull_state(self, upto: int = 0, entries: Sequence[Entry] = ()) -> dict[int, dict[str, Any]]:
+        """The optimizer's state of each parameter, by its index; see `optimizers.load_state`."""
+        number = self._number
+        answers = self._ask_all(
+            lambda _: PullingState(serving=number, upto=upto, entries=tuple(entries))
+        )
+        merged: dict[int, dict[str, Any]] = {}
+        for answer in answers.values():
+            merged.update(answer.state)
+        return merged
+
+    def forget(self, team: int, entries: Sequence[Entry] = ()) -> None:
+        """A team is gone: what it pushed and is in no entry is void. `entries`: its last ones."""
+        number = self._number
+        self._ask_all(lambda _: Forgetting(serving=number, team=team, entries=tuple(entries)))
+
+    def keep(self) -> None:
+        """Nothing was applied yet: the parameters as they are count as pulled, for `restore`."""
+        self._kept = {i: p.detach().cpu().clone() for i, p in enumerate(self._parameters)}
+        self._kept_at = 0
+
+    def restore(self) -> None:
+        """Sends what was kept to all shards, which go on from there: `Serving.source` does so."""
+        serving = self._followed
+        if self._kept_at is None or self._kept_at != serving.applied:
+            raise MismatchError(
+                f"all shards are to go back to update {serving.applied}, and worker {self._own} has "
+                f"kept {'nothing' if self._kept_at is None else f'update {self._kept_at}'}"
+            )
+        kept = self._kept
+        self._ask_all(
+            lambda indices: Resetting(
+                serving=serving.number,
+                applied=serving.applied,
+                values=[kept[index] for index in indices],
+            )
+        )
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    @property
+    def _followed(self) -> Serving:
+        if self._serving is None:
+            raise UsageError("nobody is known to serve yet: call follow(serving) first")
+        return self._serving
+
+    @property
+    def _number(self) -> int:
+        return self._followed.number
+
+    def _open_lanes(self, before: Serving | None, serving: Serving) -> list[Lane]:
+        """A lane to each shard that has moved; returns those that are over."""
+        over = []
+        for number in range(len(serving.shards)):
+            peer, lane = _primary(serving, number), self._lanes.get(number)
+            if lane is not None and before is not None:
+                if _primary(before, number) == peer:
+                    continue
+                over.append(lane)
+            self._lanes[number] = Lane(number, self._way_to(number, peer))
+        return over
+
+    def _way_to(self, shard: int, peer: Host) -> Asks:
+        if peer.worker != self._own:
+            level = f"serve.{shard}.{self._own}"
+            return Link(
+                self._connector,
+                level,
+                shard=shard,
+                peer=peer,
+                patience_s=self._patience_s,
+                pool=self._pool,
+            )
+        if self._host is None:
+            raise UsageError(
+                f"worker {self._own} serves shard {shard} and its client was given no host"
+            )
+        return Near(self._host, shard)
+
+    def _pull(
+        self, upto: int, entries: Sequence[Entry], rows: Mapping[int, Tensor], *, is_rows_only: bool
+    ) -> None:
+        number = self._number
+        for index in rows:
+            if not 0 <= index < len(self._parameters):
+                raise UsageError(f"rows of parameter {index}, of {len(self._parameters)}")
+
+        def request(indices: tuple[int, ...]) -> Request | None:
+            own = {index: chosen for index, chosen in rows.items() if index in indices}
+            if is_rows_only and not own:
+                return None
+            return Pulling(
+                serving=number,
+                team=self.team,
+                upto=upto,
+                entries=tuple(entries),
+                rows=own,
+                is_rows_only=is_rows_only,
+            )
+
+        self._pool.reclaim(but=self._kept.values())
+        answers = self._ask_all(request)
+        values = {
+            index: value
+            for shard, answer in answers.items()
+            for index, value in zip(self._indices[shard], answer.values, strict=True)
+            if value is not None
+        }
+        got = {index: value for answer in answers.values() for index, value in answer.rows.items()}
+        self._write(values, {index: (rows[index], value) for index, value in got.items()})
+        if not is_rows_only:
+            self._pulled_at = tuple(answers[shard].applied for shard in sorted(answers))
+            if self._keeps_pulled and not rows and len(set(self._pulled_at)) == 1:
+                self._kept, self._kept_at = values, self._pulled_at[0]
+
+    def _write(
+        self, values: Mapping[int, Tensor], rows: Mapping[int, tuple[Tensor, Tensor]]
+    ) -> None:
+        for index, value in values.items():
+            check_fit(value, self._parameters[index], f"parameter {index}")
+        with torch.no_grad():
+            for index, value in values.items():
+                copy_into(self._parameters[index], value)
+            for index, (chosen, value) in rows.items():
+                parameter = self._parameters[index]
+                parameter[chosen.to(parameter.device)] = value.to(parameter.device)
+
+    def _ask_all(self, make: Callable[[tuple[int, ...]], Request | None]) -> dict[int, Any]:
+        """The answers of all shards for which there is a request; else the error to act on first."""
+        lanes = dict(self._lanes)  # first: another thread may close, which empties it
+        if self._is_aborted or self._is_closed:
+            raise ExchangeAborted("this client was broken off, and has not followed since")
+        requests = {shard: make(indices) for shard, indices in enumerate(self._indices)}
+        return ask_all(
+            {shard: (lanes[shard], r) for shard, r in requests.items() if r is not None},
+            is_wanted=lambda: not self._is_aborted,
+        )
+
+
+def _primary(serving: Serving, shard: int) -> Host:
+    worker = serving.shards[shard].primary
+    return Host(worker=worker, address=serving.address_of(worker))
