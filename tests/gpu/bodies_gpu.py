@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -144,6 +145,27 @@ def _train(case: Case, device: torch.device, *, is_worker: bool) -> Outcome:
             history.append(flat_parameters(model))
             sizes.append(len(y))
     return Outcome(torch.stack(history), sizes, scaler.get_scale())
+
+
+def host_seconds(case: Case) -> list[float]:
+    """What each step of a worker that is alone takes its host, while the device computes."""
+    gangline.init()
+    device = torch.device(case.devices[0])
+    model = build(case).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    model, optimizer, loader = gangline.prepare(model, optimizer, loader_of(case))
+    x = torch.randn(case.batch, FEATURES, device=device)
+    took = []
+    begin = time.perf_counter()
+    for number, _ in enumerate(loader):
+        took.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        torch.cuda.set_sync_debug_mode("error" if number > 2 else "default")
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    torch.cuda.set_sync_debug_mode("default")
+    return took
 
 
 def message_of_init() -> str:

@@ -15,6 +15,7 @@ from bodies_gpu import (
     Case,
     build,
     flat_parameters,
+    host_seconds,
     message_of_init,
     train,
     train_alone,
@@ -23,10 +24,15 @@ from torch import nn
 from torch._C._distributed_c10d import HashStore
 
 from gangline.collectives import GroupKey
+from gangline.collectives.hierarchy.group import TreeGroup
+from gangline.collectives.hierarchy.levels import RingLevel
+from gangline.collectives.hierarchy.seats import seats_of
 from gangline.collectives.nccl import NcclGroup
 from gangline.eventlog import read_run
 from gangline.spec.errors import ExchangeAborted
 from gangline.spec.event import StepDone
+from gangline.spec.exchange.compression import Compression
+from gangline.spec.exchange.structure import Structure
 from gangline.worker.groups.snapshot import Snapshot
 from gangline.worker.prepare.handshake import copy_value
 from gangline.worker.prepare.prepared import Prepared
@@ -155,6 +161,15 @@ def test_the_time_of_a_step_is_the_device_s_when_the_host_runs_ahead(
     assert min(step.compute_s for step in steps) > 0.02
 
 
+def test_a_worker_that_is_alone_runs_ahead_of_its_device(worker_pool: WorkerPool) -> None:
+    case = Case(devices=(GPU,), sleeps=True, samples=32 * 10)
+    (took,) = worker_pool.run(host_seconds, 1, args=(case,), deadline_s=120)
+    assert max(took[3:8]) < 0.02, took
+    steps = [event for event in read_run(worker_pool.run_dir) if isinstance(event, StepDone)]
+    assert len(steps) == 10
+    assert min(step.compute_s for step in steps) > 0.02, "the device's time, not the host's"
+
+
 # --- state ------------------------------------------------------------------------------------------
 
 
@@ -190,6 +205,32 @@ def test_a_worker_becomes_like_another_whatever_their_devices(devices: tuple[str
 
 def _moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [value for state in optimizer.state.values() for value in state.values()]
+
+
+# --- compression ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bf16!", "8-bit!", "top-k(0.1)!", "1-bit!", "powersgd(2)!"])
+def test_members_are_bit_equal_where_only_some_compress_on_a_gpu(name: str) -> None:
+    structure = Structure.flat(range(3)).compressed("top", Compression.parse(name))
+
+    def exchanged(group: Group) -> torch.Tensor:
+        (seat,) = seats_of(structure, group.rank)
+        level = RingLevel(seat, group, seed=0)
+        tree = TreeGroup(group.key, rank=group.rank, size=3, levels=[level], pairs=None)
+        generator = torch.Generator().manual_seed(group.rank)
+        results = []
+        for _ in range(3):
+            values = torch.randn(1_000_003, generator=generator)
+            tensor = values.to(CPU if group.rank == 2 else GPU)
+            tree.all_reduce_unit(tensor, None, unit=0)
+            results.append(tensor.cpu())
+        return torch.stack(results)
+
+    first, *others = run_members(3, exchanged)
+    assert first.isfinite().all()
+    for other in others:
+        assert torch.equal(first, other)
 
 
 # --- wire -------------------------------------------------------------------------------------------

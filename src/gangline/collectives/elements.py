@@ -114,34 +114,3 @@ def sum_into(out: Array, terms: Sequence[Array], dtype: torch.dtype) -> None:
         np.add(terms[0], terms[1], out=out)
         for term in terms[2:]:
             np.add(out, term, out=out)
-
-
-class Staging:
-    """Brings tensors that are not contiguous host memory there, and the result back."""
-
-    def __init__(self) -> None:
-        self._pinned: Tensor | None = None
-
-    def host_of(self, tensor: Tensor) -> Tensor:
-        """The tensor itself where it is contiguous host memory, else a copy that is."""
-        if tensor.is_cpu:
-            return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-        host = self._pinned_like(tensor)
-        host.copy_(tensor.detach(), non_blocking=True)
-        torch.cuda.current_stream(tensor.device).synchronize()
-        return host
-
-    def write_back(self, host: Tensor, tensor: Tensor) -> None:
-        """Copies the result from where `host_of` put it."""
-        if host is tensor:
-            return
-        tensor.detach().copy_(host, non_blocking=True)
-        if not tensor.is_cpu:
-            # The pinned memory is used again by the next operation.
-            torch.cuda.current_stream(tensor.device).synchronize()
-
-    def _pinned_like(self, tensor: Tensor) -> Tensor:
-        nbytes = tensor.numel() * tensor.element_size()
-        if self._pinned is None or self._pinned.numel() < nbytes:
-            self._pinned = torch.empty(max(nbytes, 1), dtype=torch.uint8, pin_memory=True)
-        return self._pinned[:nbytes].view(tensor.dtype).view(tensor.shape)

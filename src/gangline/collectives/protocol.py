@@ -24,6 +24,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gangline.collectives.compression import Verdict
     from gangline.spec.exchange.hop import HopStats
 
 Header = npt.NDArray[np.int64]
@@ -109,6 +110,22 @@ def all_reduce_unit(group: Group, tensor: Tensor, header: Header | None, *, unit
         of_units(tensor, header, unit=unit)
     else:
         group.all_reduce(tensor, header)
+
+
+def bring(group: Group, tensor: Tensor, ready: torch.cuda.Event) -> None:
+    """A unit that its device has computed at `ready` is summed soon, after at most one other.
+
+    A group that sums in host memory begins to copy it there, while the other one is exchanged.
+    """
+    of_units: Callable[[Tensor, torch.cuda.Event], None] | None = getattr(group, "bring", None)
+    if of_units is not None:
+        of_units(tensor, ready)
+
+
+def take_verdicts(group: Group) -> list[Verdict]:
+    """What a group that compresses has found out about its codecs since it was asked last."""
+    of_codecs: Callable[[], list[Verdict]] | None = getattr(group, "take_verdicts", None)
+    return [] if of_codecs is None else of_codecs()
 
 
 def part_bounds(length: int, parts: int) -> list[int]:

@@ -8,6 +8,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 from torch._C._distributed_c10d import TCPStore
 
 from gangline.collectives import GroupKey, SoloGroup, wire
@@ -38,9 +39,17 @@ class Door(Protocol):
     def connect(self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]) -> Group: ...
 
     def connect_beside(
-        self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]
+        self,
+        key: GroupKey,
+        *,
+        rank: int,
+        addresses: Sequence[WireAddress],
+        idle_s: float | None = None,
     ) -> Group:
-        """A group beside the members' own, made by another thread: `give_up` leaves it alone."""
+        """A group beside the members' own, made by another thread: `give_up` leaves it alone.
+
+        With `idle_s`, a member may wait so long for the others; else as long as in any exchange.
+        """
         ...
 
     def cancel(self, key: GroupKey) -> None:
@@ -95,7 +104,12 @@ class WireDoor:
             self._connecting = None
 
     def connect_beside(
-        self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]
+        self,
+        key: GroupKey,
+        *,
+        rank: int,
+        addresses: Sequence[WireAddress],
+        idle_s: float | None = None,
     ) -> Group:
         return wire.connect(
             key,
@@ -104,7 +118,9 @@ class WireDoor:
             listener=self._listener,
             token=self._token,
             timeout_s=self._timeout_s,
-            options=self._options,
+            options=self._options
+            if idle_s is None
+            else msgspec.structs.replace(self._options, timeout_s=idle_s),
         )
 
     def cancel(self, key: GroupKey) -> None:
@@ -136,7 +152,12 @@ class StoreDoor:
         self.address = WireAddress(host=host, port=self._own.port)
 
     def connect_beside(
-        self, key: GroupKey, *, rank: int, addresses: Sequence[WireAddress]
+        self,
+        key: GroupKey,
+        *,
+        rank: int,
+        addresses: Sequence[WireAddress],
+        idle_s: float | None = None,
     ) -> Group:
         raise UnsupportedError(
             "groups that train at their own pace need the transport wire or wire-tcp"

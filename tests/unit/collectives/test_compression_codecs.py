@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as npst
 
 from gangline.collectives.compression import golomb, powersgd
 from gangline.collectives.compression.codecs import codec_of
+from gangline.collectives.compression.on_device import device_codec_of
 from gangline.spec.errors import ExchangeError, UsageError
 from gangline.spec.exchange.compression import KINDS, NONE, POWERSGD, Compression
 from gangline.spec.exchange.compression_format import (
@@ -70,6 +71,50 @@ def test_a_message_is_as_long_as_the_format_says(name: str, length: int) -> None
 def test_what_is_no_message_of_one_member_has_no_codec() -> None:
     with pytest.raises(UsageError, match=r"powersgd\(4\) is no message of one member"):
         codec("powersgd")
+
+
+# --- where the tensor is ------------------------------------------------------------------------------
+
+ON_DEVICE = ("bf16", "fp16", "8-bit", "top-k(0.1)")
+
+
+def assert_alike_on_a_device(name: str, flat: torch.Tensor) -> None:
+    there = device_codec_of(Compression.parse(name), flat.device)
+    here, length = codec(name), flat.numel()
+    assert there is not None
+    messages = there.encode(flat), here.encode(flat)
+    # Added to zeros, as sums of messages begin: there a zero has no sign.
+    sums = [torch.zeros(length) + one.decode(m, length) for one in (there, here) for m in messages]
+    assert len({total.numpy().tobytes() for total in sums}) == 1
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_a_device_says_and_hears_the_same_as_host_memory(name: str, length: int) -> None:
+    assert_alike_on_a_device(name, drawn(length))
+
+
+@given(flat=floats)
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_a_device_rounds_every_number_as_host_memory_does(name: str, flat: np.ndarray) -> None:
+    assert_alike_on_a_device(name, torch.from_numpy(flat))
+
+
+@pytest.mark.parametrize("name", ["8-bit", "top-k(0.1)", "bf16"])
+def test_a_device_refuses_corrupt_messages_too(name: str) -> None:
+    there = device_codec_of(Compression.parse(name), torch.device("cpu"))
+    assert there is not None
+    message = there.encode(drawn(100))
+    with pytest.raises(ExchangeError, match="corrupt"):
+        there.decode(message[:-1], 100)
+    if name != "bf16":
+        with pytest.raises(ExchangeError, match="corrupt"):
+            there.decode(np.full_like(message, 255), 100)
+
+
+@pytest.mark.parametrize("name", ["1-bit", "terngrad", "sparse-binary(0.1)", "powersgd(4)"])
+def test_the_others_come_to_host_memory_first(name: str) -> None:
+    assert device_codec_of(Compression.parse(name), torch.device("cuda")) is None
 
 
 # --- the numbers -------------------------------------------------------------------------------------

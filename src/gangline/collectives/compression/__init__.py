@@ -8,3 +8,5 @@ compressor.traffic.sent_bytes, compressor.traffic.dense_bytes
 
 from gangline.collectives.compression.compressor import Compressor as Compressor
 from gangline.collectives.compression.compressor import Traffic as Traffic
+from gangline.collectives.compression.trial import Trial as Trial
+from gangline.collectives.compression.trial import Verdict as Verdict

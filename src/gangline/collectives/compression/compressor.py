@@ -23,6 +23,7 @@ import torch
 from gangline.collectives.compression import powersgd
 from gangline.collectives.compression.codecs import HALVES, codec_of
 from gangline.collectives.compression.gathering import Message, gather
+from gangline.collectives.compression.on_device import device_codec_of
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import POWERSGD
 from gangline.spec.exchange.compression_format import (
@@ -85,12 +86,19 @@ class Compressor:
         self._codec: Codec | None = None
 
     def all_reduce(
-        self, group: Group, tensor: Tensor, header: Header | None = None, *, key: Hashable = 0
+        self,
+        group: Group,
+        tensor: Tensor,
+        header: Header | None = None,
+        *,
+        key: Hashable = 0,
+        is_coded: bool = True,
     ) -> None:
         """Replaces the tensor by the sum over all members, and the header by the maximum.
 
         The key names what the tensor is, such as a unit of the gradient: tensors of one key follow
-        each other, are equally long, and share what is left out.
+        each other, are equally long, and share what is left out. `is_coded` says, alike on all
+        members, whether it is compressed where that is shorter.
         """
         self._check(tensor)
         if group is not self._group:
@@ -99,16 +107,21 @@ class Compressor:
         memory = self._memory(key, length)
         memory.before = memory.residual, memory.right
         dense = sent = ring_bytes(ELEMENT_BYTES * length, num_members=group.size)
-        if is_shorter(self.compression, length, num_members=group.size):
-            flat = tensor.detach().reshape(-1).to("cpu", torch.float32)
+        if is_coded and is_shorter(self.compression, length, num_members=group.size):
+            where = tensor.device if self.runs_on(tensor.device) else torch.device("cpu")
+            flat = tensor.detach().reshape(-1).to(where, torch.float32)
             total, sent = self._sum(group, flat, header, memory)
             tensor.detach().copy_(total.view(tensor.shape))
         else:
-            if memory.residual is not None:  # it was worth while in an earlier, smaller group
+            if memory.residual is not None:  # it was worth while before, as in a smaller group
                 tensor.detach().add_(memory.residual.to(tensor).view(tensor.shape))
                 memory.residual = None
             group.all_reduce(tensor, header)
         self.traffic.add(dense, sent)
+
+    def runs_on(self, device: torch.device) -> bool:
+        """Whether tensors on a device are encoded and decoded there."""
+        return device.type == "cpu" or device_codec_of(self.compression, device) is not None
 
     def mean(self, group: Group, tensor: Tensor, *, weight: float, key: Hashable = 0) -> float:
         """Replaces the tensor by the mean of all members', weighted; returns the sum of weights.
@@ -181,9 +194,9 @@ class Compressor:
     def _gather(
         self, group: Group, flat: Tensor, header: Header | None, memory: _Memory
     ) -> tuple[Tensor, float]:
-        codec = self._codec
+        codec = self._codec if flat.is_cpu else device_codec_of(self.compression, flat.device)
         assert codec is not None
-        wanted = flat if memory.residual is None else flat + memory.residual
+        wanted = flat if memory.residual is None else flat + memory.residual.to(flat.device)
         is_finite = bool(torch.isfinite(wanted).all())
         fixed = codec.message_bytes(flat.numel())
         body = codec.encode(wanted) if is_finite else np.zeros(fixed or 0, dtype=np.uint8)

@@ -18,7 +18,8 @@ from gangline.collectives.compression.codec import (
 from gangline.spec.errors import ExchangeError
 from gangline.spec.exchange.compression_format import num_chunks
 
-_LEVELS = 255
+LEVELS = 255
+"""The greatest code of 8 bits."""
 _CLIP = 2.5
 
 
@@ -74,8 +75,7 @@ class EightBit:
         check_size(message, self.message_bytes(length), what="8-bit")
         split = 8 * num_chunks(length)
         ranges = message[:split].view(np.float32).reshape(-1, 2)
-        if not np.isfinite(ranges).all() or (ranges[:, 0] > ranges[:, 1]).any():
-            raise ExchangeError("a corrupt 8-bit message: the range of a chunk is none")
+        check_ranges(ranges)
         out = np.empty(length, dtype=np.float32)
         start, codes = 0, message[split:]
         for part, given in zip(rows(out), rows(codes), strict=True):
@@ -159,17 +159,23 @@ class TernGrad:
         return torch.from_numpy(out)
 
 
+def check_ranges(ranges: Floats) -> None:
+    """Refuses an 8-bit message whose chunks have no range."""
+    if not np.isfinite(ranges).all() or (ranges[:, 0] > ranges[:, 1]).any():
+        raise ExchangeError("a corrupt 8-bit message: the range of a chunk is none")
+
+
 def _levels(ends: Floats) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """The step of each chunk and the number of its lowest level; a step of 0 where all are equal."""
     least, greatest = ends[:, 0].astype(np.float64), ends[:, 1].astype(np.float64)
-    step = (greatest - least) / _LEVELS
+    step = (greatest - least) / LEVELS
     with np.errstate(divide="ignore", invalid="ignore"):
-        low = np.where(step > 0, np.rint(greatest / step) - _LEVELS, 0)
+        low = np.where(step > 0, np.rint(greatest / step) - LEVELS, 0)
     return step, low
 
 
 def _as_codes(levels: npt.NDArray[np.float64]) -> Bytes:
-    return np.clip(levels, 0, _LEVELS).astype(np.uint8)
+    return np.clip(levels, 0, LEVELS).astype(np.uint8)
 
 
 def _means(part: Floats) -> Floats:

@@ -7,11 +7,12 @@ import struct
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gangline.collectives.compression import golomb
-from gangline.collectives.compression.codec import Bytes, check_size, joined
+from gangline.collectives.compression.codec import Bytes, Floats, check_size, joined
 from gangline.spec.errors import ExchangeError
 from gangline.spec.exchange.compression_format import num_kept, remainder_bits
 
@@ -27,23 +28,28 @@ class TopK:
         self._fraction = fraction
 
     def message_bytes(self, length: int) -> int:
-        return num_kept(self._fraction, length) * (4 + _index_type(length).itemsize)
+        return num_kept(self._fraction, length) * (4 + index_type(length).itemsize)
 
     def encode(self, flat: Tensor) -> Bytes:
         count = num_kept(self._fraction, flat.numel())
         chosen = torch.topk(flat.abs(), count, sorted=False).indices.numpy()
-        return joined([flat.numpy()[chosen], chosen.astype(_index_type(flat.numel()))])
+        return joined([flat.numpy()[chosen], chosen.astype(index_type(flat.numel()))])
 
     def decode(self, message: Bytes, length: int) -> Tensor:
-        check_size(message, self.message_bytes(length), what="top-k")
-        count = num_kept(self._fraction, length)
-        values = message[: 4 * count].view(np.float32)
-        indices = message[4 * count :].view(_index_type(length))
-        if count and (indices.min() < 0 or indices.max() >= length):
-            raise ExchangeError(f"a corrupt top-k message: a position outside of {length} elements")
+        values, indices = self.split(message, length)
         out = np.zeros(length, dtype=np.float32)
         out[indices] = values
         return torch.from_numpy(out)
+
+    def split(self, message: Bytes, length: int) -> tuple[Floats, npt.NDArray[np.integer]]:
+        """The values that a message holds, and where they belong."""
+        check_size(message, self.message_bytes(length), what="top-k")
+        count = num_kept(self._fraction, length)
+        values = message[: 4 * count].view(np.float32)
+        indices = message[4 * count :].view(index_type(length))
+        if count and (indices.min() < 0 or indices.max() >= length):
+            raise ExchangeError(f"a corrupt top-k message: a position outside of {length} elements")
+        return values, indices
 
 
 class SparseBinary:
@@ -89,5 +95,6 @@ def _largest(flat: Tensor, count: int) -> tuple[float, golomb.Positions]:
     return float(values[chosen].double().mean()), positions
 
 
-def _index_type(length: int) -> np.dtype[Any]:
+def index_type(length: int) -> np.dtype[Any]:
+    """How positions in a tensor of so many elements are sent."""
     return np.dtype(np.int32 if length < 1 << 31 else np.int64)

@@ -15,16 +15,18 @@ import msgspec
 import torch
 from torch import Tensor
 
-from gangline.collectives.elements import HALVES, Staging, element_of
+from gangline.collectives.elements import HALVES, element_of
 from gangline.collectives.hierarchy.levels import naming
 from gangline.collectives.hierarchy.pipeline import Piece, Pipeline
 from gangline.collectives.protocol import part_bounds
+from gangline.collectives.staging import Staging
 from gangline.collectives.wire.group import check_header
 from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from gangline.collectives.compression import Verdict
     from gangline.collectives.hierarchy.levels import Level
     from gangline.collectives.hierarchy.pairs import Pairs
     from gangline.collectives.protocol import Group, GroupKey, Header
@@ -61,6 +63,11 @@ class TreeGroup:
 
     def all_reduce(self, tensor: Tensor, header: Header | None = None) -> None:
         self._all_reduce(tensor, header, unit=None)
+
+    def bring(self, tensor: Tensor, ready: torch.cuda.Event) -> None:
+        """A unit on a device is summed soon: begins to bring it to host memory, where it must."""
+        if not self._encodes(tensor):
+            self._staging.bring(tensor, ready)
 
     def all_reduce_unit(self, tensor: Tensor, header: Header | None, *, unit: int) -> None:
         """As `all_reduce`, for a unit of the gradient: groups that compress do so with it."""
@@ -117,6 +124,11 @@ class TreeGroup:
         self._do(receive)
         self._staging.write_back(host, tensor)
 
+    def take_verdicts(self) -> list[Verdict]:
+        """Which codecs were found to pay at this member's levels, and which not; each once."""
+        said = [level.take_verdict() for level in self._levels]
+        return [verdict for verdict in said if verdict is not None]
+
     def hops(self) -> list[HopStats]:
         """What was measured on the way to each peer of each level."""
         return [] if self._failure else list(self._measured())
@@ -137,9 +149,15 @@ class TreeGroup:
         element_of(tensor, summed=True)
         if header is not None:
             check_header(header)
-        host = self._staging.host_of(tensor)
+        stays = unit is not None and self._encodes(tensor)
+        host = tensor if stays else self._staging.host_of(tensor)
         self._do(lambda: self._sum(host, header, unit=unit))
         self._staging.write_back(host, tensor)
+
+    def _encodes(self, tensor: Tensor) -> bool:
+        """Whether all that is done with a unit is done by one level that compresses it where it is."""
+        is_one = len(self._levels) == 1 and tensor.is_contiguous()
+        return is_one and self._levels[0].encodes_on(tensor.device)
 
     def _sum(self, host: Tensor, header: Header | None, *, unit: int | None = None) -> None:
         if self._levels:

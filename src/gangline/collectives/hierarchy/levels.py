@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
-from gangline.collectives.compression import Compressor
+from gangline.collectives.compression import Compressor, Trial, Verdict
 from gangline.collectives.elements import flat_of, sum_into
 from gangline.spec.errors import ExchangeError
 from gangline.spec.exchange.compression import Compression
@@ -48,7 +48,10 @@ def naming(seat: Seat) -> Iterator[None]:
 
 
 class Level(Protocol):
-    """This member's part in the exchanges of one level. Tensors are flat, in host memory."""
+    """This member's part in the exchanges of one level.
+
+    Tensors are flat, and in host memory unless the level encodes on their device.
+    """
 
     seat: Seat
     group: Group
@@ -68,6 +71,14 @@ class Level(Protocol):
         """Everybody gets the sum and the greatest header."""
         ...
 
+    def encodes_on(self, device: torch.device) -> bool:
+        """Whether pieces of the gradient may stay on this device: they are compressed there."""
+        ...
+
+    def take_verdict(self) -> Verdict | None:
+        """What came of trying a codec, once; None where nothing is to be said."""
+        ...
+
 
 class RingLevel:
     """A group whose members are alike."""
@@ -76,6 +87,18 @@ class RingLevel:
         self.seat, self.group = seat, group
         compression = Compression.parse(seat.compression)
         self._compressor = None if compression.is_none else Compressor(compression, seed=seed)
+        self._trial = None if compression.is_insisted else Trial(seat.name, seat.compression)
+        self._is_told = False
+
+    def encodes_on(self, device: torch.device) -> bool:
+        """Whether it compresses what is on a device there: only short messages leave it."""
+        return self._compressor is not None and self._compressor.runs_on(device)
+
+    def take_verdict(self) -> Verdict | None:
+        """Whether the codec pays, once it is known; said once, by the leader."""
+        verdict = None if self._trial is None or self._is_told else self._trial.verdict
+        self._is_told = self._is_told or verdict is not None
+        return verdict if self.seat.is_leader else None
 
     def reduce(self, piece: Tensor, header: Header | None, *, key: Key | None = None) -> None:
         self.total(piece, header, key=key)
@@ -88,8 +111,11 @@ class RingLevel:
     def total(self, piece: Tensor, header: Header | None, *, key: Key | None = None) -> None:
         if key is None or self._compressor is None:
             self.group.all_reduce(piece, header)
-        else:
+        elif self._trial is None:
             self._compressor.all_reduce(self.group, piece, header, key=key)
+        else:
+            with self._trial.exchange(self.group, key) as is_coded:
+                self._compressor.all_reduce(self.group, piece, header, key=key, is_coded=is_coded)
 
 
 class ServerLevel:
@@ -97,6 +123,14 @@ class ServerLevel:
 
     def __init__(self, seat: Seat, group: Group) -> None:
         self.seat, self.group = seat, group
+
+    def encodes_on(self, device: torch.device) -> bool:
+        """A server compresses nothing."""
+        return False
+
+    def take_verdict(self) -> Verdict | None:
+        """A server compresses nothing."""
+        return None
 
     def reduce(self, piece: Tensor, header: Header | None, *, key: Key | None = None) -> None:
         if not self.seat.is_leader:

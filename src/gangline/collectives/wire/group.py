@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gangline.collectives.elements import Array, Flat, Staging, element_of, flat_of
+from gangline.collectives.elements import Array, Flat, element_of, flat_of
+from gangline.collectives.staging import Staging
 from gangline.collectives.wire.operation import MAX_HEADER_WORDS
 from gangline.spec.errors import ExchangeAborted, ExchangeError, UsageError
 
@@ -67,6 +68,11 @@ class WireGroup:
         over_device = self._way is not None and self._way.is_open
         return f"wire ({'device memory' if over_device else self._exchange.name})"
 
+    def bring(self, tensor: Tensor, ready: torch.cuda.Event) -> None:
+        """A tensor on a device is summed soon: begins to bring it to host memory, where it must."""
+        if self._way is None or not self._way.takes(tensor):
+            self._staging.bring(tensor, ready)
+
     def all_reduce(self, tensor: Tensor, header: Header | None = None) -> None:
         element_of(tensor, summed=True)
         if header is not None:
@@ -82,6 +88,8 @@ class WireGroup:
         self._staging.write_back(host, tensor)
         if way is not None:
             self._do(way.settle)
+            if way.is_open:
+                self._staging.forget()
 
     def reduce_scatter(self, tensor: Tensor) -> Tensor:
         element_of(tensor, summed=True)

@@ -3,6 +3,7 @@
 
 Compression.parse("top-k(0.01)")      the hundredth part of the elements, the largest ones
 Compression.parse("powersgd")         with the usual parameter
+Compression.parse("8-bit!")           also where it is found to be slower than none
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ NONE = "none"
 FP16, BF16, EIGHT_BIT, ONE_BIT = "fp16", "bf16", "8-bit", "1-bit"
 TERNGRAD, TOP_K, SPARSE_BINARY, POWERSGD = "terngrad", "top-k", "sparse-binary", "powersgd"
 
-_NAME = re.compile(r"(?P<kind>[a-z0-9-]+)(\((?P<parameter>[^()]*)\))?")
+_NAME = re.compile(r"(?P<kind>[a-z0-9-]+)(\((?P<parameter>[^()]*)\))?(?P<insists>!?)")
 
 
 class Parameter(NamedTuple):
@@ -58,6 +59,8 @@ class Compression(msgspec.Struct, frozen=True):
     """One of `KINDS`."""
     parameter: float | None = None
     """A fraction or a rank; None where the kind takes none."""
+    is_insisted: bool = False
+    """Whether it is used wherever it sends less, without being tried: `!` behind its name."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -84,12 +87,12 @@ class Compression(msgspec.Struct, frozen=True):
             raise UsageError(
                 f"{text!r} names no compression; write one of: {', '.join(shown_kinds())}"
             )
-        kind, given = match["kind"], match["parameter"]
+        kind, given, insists = match["kind"], match["parameter"], bool(match["insists"])
         if given is None:
             takes = KINDS.get(kind)
-            return cls(kind, None if takes is None else takes.usual)
+            return cls(kind, None if takes is None else takes.usual, insists)
         try:
-            return cls(kind, float(given))
+            return cls(kind, float(given), insists)
         except ValueError as error:
             if isinstance(error, UsageError):
                 raise
@@ -98,7 +101,8 @@ class Compression(msgspec.Struct, frozen=True):
             ) from error
 
     def __str__(self) -> str:
-        return self.kind if self.parameter is None else f"{self.kind}({self.parameter:g})"
+        name = self.kind if self.parameter is None else f"{self.kind}({self.parameter:g})"
+        return f"{name}!" if self.is_insisted else name
 
     @property
     def is_none(self) -> bool:

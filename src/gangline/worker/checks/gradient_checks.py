@@ -37,13 +37,14 @@ def place_of(said: Statement) -> tuple[int, ...]:
     return (*said.batch, said.made.phase)
 
 
-def check_gradient(slot: Slot) -> None:
-    """Refuses gradients that have no place in a unit."""
+def check_gradient(slot: Slot, *, takes_rows: bool = False) -> None:
+    """Refuses gradients that have no place in a unit; sparse ones have, if it `takes_rows`."""
     gradient = slot.gradient
-    if gradient.layout != torch.strided:
+    if gradient.layout != torch.strided and not takes_rows:
         raise UnsupportedError(
             f"the gradient of parameter {slot.name!r} is sparse; use sparse=False in its layer, or "
-            "leave that model out of prepare()"
+            "leave that model out of prepare(). By its rows it travels where parameter servers update "
+            "(sync='asp') and each group is one worker"
         )
     if gradient.requires_grad:
         raise UnsupportedError(

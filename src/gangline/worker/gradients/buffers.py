@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
@@ -59,33 +60,48 @@ class Buffers:
         """What the buffers hold now is the same on all workers."""
         self._marks = self._mark()
 
+    def settle_alone(self) -> None:
+        """What this worker has is the average and the sum: devices are not waited for."""
+        for table in self.tables:
+            table.forget_writes()
+        self.settle()
+
     def _mark(self) -> list[tuple[Tensor, int]]:
         tales = [_present(owner, tale) for owner, _, tale in self._watched]
         return [(tale, tale._version) for tale in tales]
 
     def collect(self, chosen: Sequence[bool | int], weight: float) -> Tensor:
-        """The chosen buffers, weighted, and tables, in one flat tensor of double precision."""
-        parts = [
-            buffer.detach().reshape(-1).double().cpu() * weight
-            for buffer, take in zip(self.all, chosen, strict=False)
-            if take
-        ]
+        """The chosen buffers, weighted, and tables, in one flat tensor of double precision.
+
+        It is on the buffers' device where that is one: each copy from there has to be waited for.
+        """
+        parts = [_joined(run) * weight for run in self._runs(chosen)]
         if weight == 0:  # a ghost's statistics may be anything, and 0 * inf is not 0
             parts = [torch.zeros_like(part) for part in parts]
         parts += [table.contribution() for table in self._chosen_tables(chosen)]
+        if len({part.device for part in parts}) > 1:
+            parts = [part.cpu() for part in parts]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def restore(self, chosen: Sequence[bool | int], flat: Tensor) -> None:
         """Writes the averages back. (`.data`: a graph that still needs the buffer stays valid.)"""
         start = 0
-        for buffer, take in zip(self.all, chosen, strict=False):
-            if take:
-                values = flat[start : start + buffer.numel()].view_as(buffer)
-                buffer.data.copy_(values)
-                start += buffer.numel()
+        for run in self._runs(chosen):
+            lengths = [buffer.numel() for buffer in run]
+            values = flat[start : start + sum(lengths)].to(run[0].dtype).to(run[0].device)
+            pieces = zip(run, torch.split(values, lengths), strict=True)
+            shaped = [piece.view(buffer.shape) for buffer, piece in pieces]
+            torch._foreach_copy_([buffer.data for buffer in run], shaped)
+            start += sum(lengths)
         for table in self._chosen_tables(chosen):
             table.take_over(flat[start : start + table.num_sent])
             start += table.num_sent
+
+    def _runs(self, chosen: Sequence[bool | int]) -> list[list[Tensor]]:
+        """The chosen buffers, those together that follow each other and are of one kind."""
+        taken = [buffer for buffer, take in zip(self.all, chosen, strict=False) if take]
+        runs = groupby(taken, key=lambda buffer: (buffer.device, buffer.dtype))
+        return [list(run) for _, run in runs]
 
     def copies(self) -> list[Tensor]:
         """The tables as they are now."""
@@ -100,6 +116,11 @@ class Buffers:
     def _chosen_tables(self, chosen: Sequence[bool | int]) -> list[SampleState]:
         flags = chosen[len(self._watched) :]
         return [table for table, take in zip(self.tables, flags, strict=True) if take]
+
+
+def _joined(buffers: list[Tensor]) -> Tensor:
+    """All values in a row: few calls, as each takes a device longer than what it moves."""
+    return torch.cat([buffer.detach().reshape(-1) for buffer in buffers]).double()
 
 
 class WholeNumbers:

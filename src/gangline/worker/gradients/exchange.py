@@ -17,6 +17,7 @@ changes beyond that is agreed in the header and exchanged after it: late, but ne
 from __future__ import annotations
 
 import threading
+from collections import deque
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from gangline.collectives import all_reduce_unit
+from gangline.collectives import all_reduce_unit, bring
 from gangline.spec.errors import (
     ExchangeError,
     ExchangeMismatch,
@@ -42,7 +43,7 @@ from gangline.worker.checks.gradient_checks import (
     place_of,
     unseen,
 )
-from gangline.worker.checks.scrutiny import NOT_FINITE, UNSAID, size_of
+from gangline.worker.checks.scrutiny import UNSAID
 from gangline.worker.gradients.agreement import (
     Agreed,
     PassSection,
@@ -53,7 +54,8 @@ from gangline.worker.gradients.agreement import (
 from gangline.worker.gradients.buffers import Buffers, checksum
 from gangline.worker.gradients.carried import CarriedGradients
 from gangline.worker.gradients.layout import Content, Layout, Slot, Unit
-from gangline.worker.gradients.streams import SideStreams, mark, wait_for
+from gangline.worker.gradients.sizes import PassSize
+from gangline.worker.gradients.streams import SideStreams, is_queued, mark, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from gangline.collectives import Group, Header
     from gangline.worker.gradients.communicator import Communicator
     from gangline.worker.gradients.spans import UnitSpans
+    from gangline.worker.gradients.streams import Mark
 
 
 def resolved(weight: float | Future[float]) -> float:
@@ -74,13 +77,6 @@ def resolved(weight: float | Future[float]) -> float:
         return weight.result()
     except ExchangeError:
         return 0.0
-
-
-def _added_up(squares: list[torch.Tensor]) -> float:
-    """Their sum; asked of each device once, since asking takes as long as many a sum."""
-    devices = {square.device for square in squares}
-    sums = (torch.stack([s for s in squares if s.device == device]) for device in devices)
-    return sum(float(one.sum(dtype=torch.float64)) for one in sums)
 
 
 class _Left(NamedTuple):
@@ -125,6 +121,8 @@ class Gradients:
         self._plan: list[int] = []
         self._num_sent = 0
         self._exchanges: list[Future[None]] = []
+        self._coming: deque[tuple[torch.Tensor, Mark]] = deque()
+        """What is queued to be exchanged, and when its device has computed it."""
         self._squares: list[torch.Tensor] = []
         self._left = _Left(None, [], b"", b"", b"")
         self._is_mixed = False
@@ -140,8 +138,12 @@ class Gradients:
         self._lock = threading.Lock()  # autograd has a thread per device, each with its hooks
         self._handles = self._register_hooks()
         self._next_hook = -1
+        self.takes_rows: Callable[[], bool] = lambda: False
+        """Whether sparse gradients are taken: where they travel by their rows."""
         self.spans: UnitSpans | None = None
         """Where it is noted when units are exchanged; None: nobody wants to know of this step."""
+        self.unread_size: PassSize | None = None
+        """The size of the pass that was exchanged last, where nobody has waited for it."""
 
     # --- one batch -------------------------------------------------------------------------------
 
@@ -195,6 +197,19 @@ class Gradients:
     def weight(self) -> float:
         """How much the present batch's gradients count; waits where the total is on its way."""
         return self._resolved_weight()
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether this thread waits for nothing: it is alone, and its device works through a queue.
+
+        Nobody needs to know when the device is done, so it is given the next step meanwhile.
+        """
+        is_one = len(self._devices) == 1 and all(map(is_queued, self._devices))
+        return is_one and self._communicator.group.size == 1
+
+    def timed_mark(self) -> Mark:
+        """Where the device's queue is now; None where this thread waits for it, and has the time."""
+        return mark(next(iter(self._devices)), is_timed=True) if self.runs_ahead else None
 
     @property
     def in_backward(self) -> bool:
@@ -256,6 +271,7 @@ class Gradients:
         self._plan = self._plans.get(self._phase, everything)
         self._num_sent = 0
         self._exchanges = []
+        self._coming = deque()
         self._squares = []
         if self._is_mixed:  # until what was added to has been exchanged
             self._is_mixed = any(slot.content is Content.LOCAL for slot in self._slots)
@@ -282,7 +298,8 @@ class Gradients:
             return False
         self._send_up_to(len(self._plan) - 1)
         self._left = self._look()
-        wait_for(self._devices)  # they compute later than this thread; then the time is taken
+        if not self.runs_ahead:
+            wait_for(self._devices)  # they compute later than this thread; then the time is taken
         return True
 
     def _look(self) -> _Left:
@@ -296,7 +313,7 @@ class Gradients:
             last=last,
             dirty=dirty,
             has_gradient=bytes(slot.content is not Content.EMPTY for slot in self._slots),
-            changed_buffers=self._buffers.changed(),
+            changed_buffers=self._changed_buffers(),
             is_trainable=bytes(slot.parameter.requires_grad for slot in self._slots),
         )
 
@@ -312,7 +329,11 @@ class Gradients:
             buffers=checksum(left.changed_buffers),
             trainable=checksum(left.is_trainable),
         )
-        header = encode(state(made), left.dirty, self._sizes())
+        said = state(made)
+        # Who would be put out for it must be known before the gradient is used.
+        is_late = self.runs_ahead and not said.checks.evicts
+        self.unread_size = self._size() if is_late else None
+        header = encode(said, left.dirty, self._sizes(is_late=is_late))
         try:
             self._send(left.last, header)
             self._await_planned()
@@ -451,7 +472,8 @@ class Gradients:
             return
         unit.allocate()
         for slot in fresh:
-            check_gradient(slot)
+            check_gradient(slot, takes_rows=self.takes_rows())
+            self._note_rows(slot)
         weight = self._resolved_weight()
         if weight == 0:  # a ghost's gradient may be anything, and 0 * inf is not 0
             for slot in fresh:
@@ -463,6 +485,27 @@ class Gradients:
         for slot in fresh:
             slot.content = Content.LOCAL
             slot.parameter.grad = slot.view
+
+    def _note_rows(self, slot: Slot) -> None:
+        """A sparse gradient becomes a whole one, of which it is known which rows count."""
+        gradient, before = slot.gradient, slot.rows
+        slot.rows = None
+        if gradient.layout == torch.strided:
+            return
+        whole, is_kept = gradient.coalesce(), self._is_kept(slot)
+        if whole.sparse_dim() == 1 and not is_kept:
+            slot.rows = whole.indices()[0]
+        elif whole.sparse_dim() == 1 and before is not None:
+            slot.rows = torch.unique(torch.cat([before, whole.indices()[0]]))
+        slot.parameter.grad = whole.to_dense()
+
+    def rows(self) -> dict[int, torch.Tensor]:
+        """Which rows of sparse gradients count, by the ids of their parameters."""
+        return {
+            id(slot.parameter): slot.rows
+            for slot in self._slots
+            if slot.rows is not None and slot.parameter.grad is slot.view
+        }
 
     def _collect_rest(self) -> None:
         """Some parameters of a unit got no gradient in this pass: the others' are still to be moved."""
@@ -528,28 +571,37 @@ class Gradients:
 
     @property
     def size(self) -> int:
-        """How large this worker's own part of the gradient is, as `scrutiny` counts it.
+        """How large this worker's own part of the gradient is; waits for it."""
+        return self._size().read()
 
-        Unsaid where rank 0 adds what an earlier pass left: that is not this worker's alone.
-        """
-        size = size_of(_added_up(self._squares), self._part)
-        return UNSAID if self._is_mixed and size < NOT_FINITE else size
+    def _size(self) -> PassSize:
+        return PassSize(self._squares, part=self._part, is_mixed=self._is_mixed)
 
-    def _sizes(self) -> list[int]:
-        group = self._communicator.group
-        return [self.size if rank == group.rank else UNSAID for rank in range(group.size)]
+    def _sizes(self, *, is_late: bool) -> list[int]:
+        group, own = self._communicator.group, UNSAID if is_late else self.size
+        return [own if rank == group.rank else UNSAID for rank in range(group.size)]
 
     def _send(self, unit: Unit | None, header: Header | None = None) -> None:
         """Queues the exchange of a unit (None: of a header alone)."""
-        if header is None and self._communicator.group.size == 1:
-            return  # what this worker has is the sum
+        if self._communicator.group.size == 1:
+            unit = None  # what this worker has is the sum
+            if header is None:
+                return
         flat = torch.zeros(0) if unit is None else unit.allocate()
         ready, spans = mark(flat.device), self.spans
         noted: AbstractContextManager[None] = nullcontext()
         if spans is not None and unit is not None:
             noted = spans.of(unit.index, ready_s=spans.now_s())
 
+        coming = self._coming
+        coming.append((flat, ready))
+
         def exchange(group: Group) -> None:
+            for index in range(min(2, len(coming))):  # the next one comes while this is exchanged
+                one, computed = coming[index]
+                if computed is not None:
+                    bring(group, one, computed)
+            coming.popleft()
             with noted, self._streams.after(ready, flat.device):
                 if unit is None:
                     group.all_reduce(flat, header)
@@ -566,6 +618,13 @@ class Gradients:
         votes = np.frombuffer(flags, dtype=np.uint8).astype(np.int64)
         self._communicator.call(lambda group: group.all_reduce(torch.zeros(0), votes))
         return bytes(votes.astype(np.uint8))
+
+    def _changed_buffers(self) -> bytes:
+        """One byte per buffer and table: 1 where it is to be exchanged."""
+        if self._communicator.group.size == 1:
+            self._buffers.settle_alone()
+            return b""
+        return self._buffers.changed()
 
     def _exchange_buffers(self, changed: bytes, *, differ: bool) -> None:
         chosen = self._agree(changed, differ=differ)

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 UNIT_BYTES = 4 << 20
 """Small enough that the first unit leaves early in the backward pass, large enough that the fixed
 cost of an exchange does not count."""
+MAX_UNIT_BYTES, MOST_UNITS = 16 << 20, 32
+"""Units of a large model are larger, up to so much, where there would be more than so many: the thread
+that exchanges them must keep up with the backward pass."""
+_LEAST_PART = 0.25
+"""A unit with less than this part of what it may hold is not closed, however large the next parameter
+is: biases between large weights would have units of their own."""
 
 
 LARGE_BYTES = 256 << 10
@@ -54,6 +60,8 @@ class Slot:
     content: Content = Content.EMPTY
     fired: bool = False
     """Whether the current backward pass has produced its gradient."""
+    rows: Tensor | None = None
+    """Of a gradient that was sparse: the rows that it has, in rising order. None: it has all."""
     is_large: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -124,13 +132,17 @@ def build_layout(
     models: Sequence[nn.Module],
     optimizers: Sequence[torch.optim.Optimizer],
     *,
-    unit_bytes: int = UNIT_BYTES,
+    unit_bytes: int | None = None,
 ) -> Layout:
     """Packs the parameters of `models` and `optimizers`, each once, into units."""
+    parameters = list(_named_parameters(models, optimizers))
+    if unit_bytes is None:
+        total = sum(parameter.numel() * parameter.itemsize for *_, parameter in parameters)
+        unit_bytes = min(max(UNIT_BYTES, total // MOST_UNITS), MAX_UNIT_BYTES)
     units: list[Unit] = []
     open_units: dict[tuple[int, torch.dtype, torch.device, bool], Unit] = {}
     signature = []
-    for owner, name, parameter in reversed(list(_named_parameters(models, optimizers))):
+    for owner, name, parameter in reversed(parameters):
         _check_dense(name, parameter)
         signature.append(
             f"{name} {tuple(parameter.shape)} {parameter.dtype} {parameter.stride()} "
@@ -138,13 +150,20 @@ def build_layout(
         )
         key = (owner, parameter.dtype, parameter.device, parameter.requires_grad)
         unit = open_units.get(key)
-        if unit is None or (unit.length + parameter.numel()) * parameter.itemsize > unit_bytes:
+        if unit is None or _is_full(unit, parameter, unit_bytes):
             unit = Unit(len(units), parameter.dtype, parameter.device)
             units.append(unit)
             open_units[key] = unit
         unit.slots.append(Slot(name, parameter, unit.length))
         unit.length += parameter.numel()
     return Layout(tuple(units), tuple(signature))
+
+
+def _is_full(unit: Unit, following: nn.Parameter, unit_bytes: int) -> bool:
+    """Whether the parameter that follows needs another unit."""
+    num_bytes = unit.length * following.itemsize
+    together = num_bytes + following.numel() * following.itemsize
+    return together > unit_bytes and num_bytes >= _LEAST_PART * unit_bytes
 
 
 def _named_parameters(

@@ -19,16 +19,23 @@ if TYPE_CHECKING:
 
 _FIRST = -1
 """A priority above that of other queues."""
+_QUEUED = frozenset({"cuda"})
+"""The kinds of devices that compute later than they are asked to."""
 
 Mark = torch.cuda.Event | None
 """A point in a device's queue; None on the CPU."""
 
 
-def mark(device: torch.device) -> Mark:
-    """What this thread has queued on the device so far."""
-    if device.type != "cuda":
+def is_queued(device: torch.device) -> bool:
+    """Whether the device computes later than it is asked to."""
+    return device.type in _QUEUED
+
+
+def mark(device: torch.device, *, is_timed: bool = False) -> Mark:
+    """What this thread has queued on the device so far; between two timed marks time can be taken."""
+    if not is_queued(device):
         return None
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event = torch.cuda.Event(enable_timing=is_timed)  # type: ignore[no-untyped-call]
     event.record(torch.cuda.current_stream(device))
     return event
 
@@ -36,8 +43,13 @@ def mark(device: torch.device) -> Mark:
 def wait_for(devices: Iterable[torch.device]) -> None:
     """Waits until the devices have done what this thread has queued on them."""
     for device in devices:
-        if device.type == "cuda":
+        if is_queued(device):
             torch.cuda.current_stream(device).synchronize()
+
+
+def pinned(length: int, dtype: torch.dtype) -> torch.Tensor:
+    """Host memory that a GPU reads and writes by itself."""
+    return torch.empty(length, dtype=dtype, pin_memory=True)
 
 
 class SideStreams:
@@ -61,6 +73,13 @@ class SideStreams:
         stream.wait_event(ready)
         with torch.cuda.stream(stream):
             yield
+
+    def to_host(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Mark]:
+        """A copy in host memory, beside what this thread queues next; it is there after the mark."""
+        with self.after(mark(tensor.device), tensor.device):
+            host = tensor.to("cpu", non_blocking=True)
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+            return host, mark(tensor.device)
 
     def hand_over(self) -> None:
         """Whatever this thread queues from now on comes after all that was queued inside of `after`."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gangline.collectives import take_verdicts
 from gangline.protocol.messages import Measured
 from gangline.spec.event import (
+    Decision,
     EpochDone,
     GradientNotFinite,
     GradientTooLarge,
@@ -70,9 +72,10 @@ def tell_step(
             stop=handout.window_stop,
             compute_s=times.compute_s,
             data_s=times.data_s,
-            exchange_s=times.exchange_s,
+            exchange_s=times.exchange_s + times.served_s,
             update_s=times.update_s,
             team=team,
+            turn_s=times.turn_s,
         )
     )
 
@@ -98,7 +101,7 @@ def _tell_coordinator(
             samples=samples,
             compute_s=compute_s,
             exchange_s=times.exchange_s,
-            other_s=times.data_s + times.update_s,
+            other_s=times.data_s + times.update_s + times.served_s,
             hops=_hops(session),
         )
     )
@@ -119,6 +122,13 @@ def tell_wrong(session: Session, wrong: Wrong, *, step: int) -> None:
         )
     else:
         session.record(GradientNotFinite(t=now(), worker=worker, step=step))
+
+
+def tell_codecs(session: Session) -> None:
+    """Says which codecs of this worker's groups pay, and which do not, once that is known."""
+    for verdict in take_verdicts(session.group):
+        numbers = {"with_s": verdict.with_s, "without_s": verdict.without_s}
+        session.record(Decision(t=now(), what="codec", reason=str(verdict), numbers=numbers))
 
 
 def _hops(session: Session) -> tuple[tuple[int, float], ...]:

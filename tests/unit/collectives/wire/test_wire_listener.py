@@ -177,24 +177,27 @@ def test_a_recorded_hand_shake_is_worth_nothing_when_it_is_played_again() -> Non
             assert is_closed(sock)
 
 
-def test_a_second_connection_for_the_same_place_is_closed() -> None:
-    with listeners(3) as made, waiting_member(made):
-        said = hello(options="connections=1 checksum=False size=3", source=1)
-        closed = []
-        for _ in range(2):
-            with stranger(made[0]) as sock:
-                sock.sendall(frames.encode(said))
-                challenge = read_frame(sock)
-                assert isinstance(challenge, Challenge)
-                mac = Shake(TOKEN, said, challenge.nonce).proof(INITIATOR)
-                sock.sendall(frames.encode(Proof(mac=mac)))
-                assert isinstance(read_frame(sock), frames.Welcome)
-                sock.settimeout(0.1)
-                try:
-                    closed.append(is_closed(sock))
-                except TimeoutError:
-                    closed.append(False)
-        assert closed == [False, True]
+def prove(sock: socket.socket, said: Hello) -> None:
+    """Shakes hands up to the welcome."""
+    sock.sendall(frames.encode(said))
+    challenge = read_frame(sock)
+    assert isinstance(challenge, Challenge)
+    mac = Shake(TOKEN, said, challenge.nonce).proof(INITIATOR)
+    sock.sendall(frames.encode(Proof(mac=mac)))
+
+
+def test_a_second_connection_for_the_same_place_is_closed_without_a_welcome() -> None:
+    """Who was welcomed would take it for a connection of the group, and wait for an answer."""
+    said = hello(options="connections=1 checksum=False size=3", source=1)
+    with listeners(3) as made, waiting_member(made), stranger(made[0]) as first:
+        prove(first, said)
+        assert isinstance(read_frame(first), frames.Welcome)
+        with stranger(made[0]) as second:
+            prove(second, said)
+            assert is_closed(second)
+        first.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            is_closed(first)
 
 
 @pytest.mark.parametrize(

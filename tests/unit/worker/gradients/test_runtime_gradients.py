@@ -159,17 +159,26 @@ def test_gradients_have_the_strides_of_their_parameters() -> None:
 # --- layout ------------------------------------------------------------------------------------------
 
 
-def test_a_parameter_larger_than_a_unit_has_a_unit_of_its_own() -> None:
+def test_a_parameter_larger_than_a_unit_shares_it_with_next_to_nothing() -> None:
+    """A bias before it: each unit of its own would cost an exchange."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 100), nn.Linear(100, 2))
     layout = build_layout([model], [], unit_bytes=64)
     assert [[slot.name for slot in unit.slots] for unit in layout.units] == [
-        ["2.bias"],
-        ["2.weight"],
+        ["2.bias", "2.weight"],
         ["1.bias"],
         ["1.weight"],
         ["0.bias", "0.weight"],
     ]
     assert layout.num_parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_units_of_a_large_model_are_larger() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(200)))
+    layout = build_layout([model], [])
+    assert 50 <= len(layout.units) <= 70
+    assert min(unit.length for unit in layout.units) * 4 > 4 << 20
+    assert max(unit.length for unit in layout.units) * 4 <= 16 << 20
 
 
 def test_a_unit_holds_one_dtype_one_model_and_either_frozen_or_trainable() -> None:
@@ -222,6 +231,20 @@ def test_sparse_gradients_are_refused() -> None:
         loss = model(torch.tensor([1])).sum()
         with pytest.raises(UnsupportedError, match=match):
             loss.backward()
+
+
+def test_where_sparse_gradients_travel_by_rows_those_of_all_passes_are_known() -> None:
+    model = nn.Embedding(5, 2, sparse=True)
+    with exchanging(model) as exchange:
+        exchange.gradients.takes_rows = lambda: True
+        exchange.gradients.start(0.5, is_update=False)
+        model(torch.tensor([3, 1, 3])).sum().backward()
+        exchange.gradients.start(0.5, is_update=True)
+        model(torch.tensor([1, 4])).sum().backward()
+        (rows,) = exchange.gradients.rows().values()
+        assert rows.tolist() == [1, 3, 4]
+        assert model.weight.grad is not None
+        assert model.weight.grad[:, 0].tolist() == [0, 1, 0, 1, 0.5]
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")

@@ -67,6 +67,10 @@ class Register(Protocol):
 
     def find(self, key: GroupKey) -> Membership | None: ...
 
+    def is_wanted(self, hello: Hello) -> bool:
+        """Whether the group still waits for this connection."""
+        ...
+
 
 def initiate(
     sock: socket.socket, *, membership: Membership, target: int, link: str, host: str
@@ -119,6 +123,10 @@ def respond(sock: socket.socket, *, register: Register) -> Steps[tuple[socket.so
         proof = yield from _read(sock, Proof)
         if not shake.is_proven(proof.mac, INITIATOR):
             raise FrameError("a stranger without the token of the run")
+        if not register.is_wanted(hello):
+            # It came for a group that the same members make anew, and met the one before, which is
+            # complete. Nobody may take it for a connection of the new group: it must come again.
+            raise FrameError("the group has this connection already")
         yield from _write(sock, Welcome())
         return sock, hello
     except BaseException:

@@ -58,6 +58,11 @@ class Expectation:
         self._seen: set[Port] = set()
         self._is_closed = False
 
+    def wants(self, port: Port) -> bool:
+        """Whether this connection has not come yet."""
+        with self._lock:
+            return is_relayed(port.link) or not (self._is_closed or port in self._seen)
+
     def deliver(self, port: Port, sock: socket.socket) -> bool:
         """Hands over a proven connection; False where it is not wanted (again)."""
         if is_relayed(port.link):
@@ -176,6 +181,12 @@ class Listener:
         with self._lock:
             expectation = self._groups.get(key)
         return expectation.membership if expectation else None
+
+    def is_wanted(self, hello: Hello) -> bool:
+        """Whether the group that this connection is for still waits for it."""
+        with self._lock:
+            expectation = self._groups.get(hello.key)
+        return expectation is not None and expectation.wants(Port(hello.source, hello.link))
 
     def close(self) -> None:
         """Closes the port; groups that are complete go on. May be called twice."""

@@ -78,6 +78,9 @@ def _hand_out(
             _wait_readable(sock, f"member {peer}", alarm=alarm, deadline=deadline)
             if sock.recv(1) != _ACCEPTED:
                 raise ExchangeError(f"member {peer} is gone: it could not map the shared memory")
+    except ConnectionError as error:
+        close_descriptors([*shared, *writers])
+        raise ExchangeError("a member is gone that was handed the shared memory") from error
     except BaseException:
         close_descriptors([*shared, *writers])
         raise
@@ -99,7 +102,13 @@ def _take(
         close_descriptors(descriptors)
         raise ExchangeError("member 0 is gone: the group's shared memory was not handed over")
     layout = Layout(membership.size, _SEGMENT.unpack(greeting)[0])
-    sock.send(_ACCEPTED)
+    try:
+        sock.send(_ACCEPTED)
+    except ConnectionError as error:
+        close_descriptors(descriptors)
+        raise ExchangeError(
+            "member 0 is gone: it has given the group's shared memory up"
+        ) from error
     return layout, descriptors
 
 
