@@ -16,6 +16,7 @@ from elastic_bodies import Setup
 from live_jobs import LiveJob, assert_nothing_lost, report
 from networks import Network
 
+from cases import quick_of
 from gangline.spec.event import Decision, Regrouped
 from gangline.spec.sync import parse_sync
 
@@ -78,7 +79,7 @@ def test_training_goes_on_when_a_worker_is_cut_from_the_coordinator(tmp_path: Pa
     assert setup.steps - 1 in outcome.steps_of(2)
 
 
-@pytest.mark.parametrize("sync", ["full", "none"])
+@pytest.mark.parametrize("sync", quick_of(["full", "none"], quick=["full"]))
 def test_the_others_go_on_when_two_workers_do_not_reach_each_other(
     tmp_path: Path, sync: str
 ) -> None:

@@ -53,6 +53,7 @@ def set_exclusion_cost(monkeypatch: pytest.MonkeyPatch, cost_s: float) -> None:
     monkeypatch.setattr(Roster, "options", property(options))
 
 
+@pytest.mark.slow
 def test_a_worker_is_excluded_and_rejoins_when_it_is_slow_for_long_and_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

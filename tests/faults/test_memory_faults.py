@@ -50,6 +50,7 @@ for epoch in gangline.epochs(4):
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_ran_out_of_memory_is_back_with_a_lower_ceiling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,8 +24,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield lambda *flags, **more: jobs.enter_context(CommandJob(tmp_path, *flags, **more))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("sync", ["full", pytest.param("percentage(0.25)", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sync", ["full", "percentage(0.25)"])
 def test_the_launcher_stays_while_others_train_its_job_to_the_end(start: Start, sync: str) -> None:
     job = start("--sync", sync, nodes=1)
     job.until(lambda: job.trainers() == (0,), "the first worker")

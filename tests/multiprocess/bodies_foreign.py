@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import types
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +31,9 @@ def process_group(folder: Path, workers: int) -> Iterator[None]:
     dist.init_process_group("gloo", store=store, rank=own_rank(), world_size=workers)
     try:
         yield
+        # Who takes its connections down while another one's last sum is under way would break that.
+        store.set(f"done {own_rank()}", "")
+        store.wait([f"done {rank}" for rank in range(workers)], timedelta(seconds=TIMEOUT_S))
     finally:
         dist.destroy_process_group()
 

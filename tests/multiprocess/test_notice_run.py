@@ -34,6 +34,7 @@ def decided(folder: Path, what: str) -> list[Decision]:
     return [one for one in events if isinstance(one, Decision) and one.what == what]
 
 
+@pytest.mark.slow
 def test_the_last_to_leave_keeps_the_state(tmp_path: Path) -> None:
     flags = ("--notice", "file:go", "--notice-deadline", "20")
     with job_with_checkpoints(tmp_path, *flags, nodes=1) as job:

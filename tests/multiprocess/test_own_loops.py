@@ -36,7 +36,9 @@ def check(pool: WorkerPool, own: Own) -> None:
         assert torch.equal(history, histories[0]), "members must be bit-equal"
 
 
-@pytest.mark.parametrize("shares", [(1.0,), (5.0, 1.0, 2.0)], ids=str)
+@pytest.mark.parametrize(
+    "shares", [pytest.param((1.0,), marks=pytest.mark.slow), (5.0, 1.0, 2.0)], ids=str
+)
 @pytest.mark.parametrize("name", OWN_LOOPS)
 def test_every_loop_is_exact_when_shares_are_unequal(
     name: str, shares: tuple[float, ...], worker_pool: WorkerPool

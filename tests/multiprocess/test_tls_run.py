@@ -56,6 +56,7 @@ def test_a_job_trains_over_tls(script: Path) -> None:
         assert (folder / "workers" / f"{worker}.log").read_text() == "trained 2\n"
 
 
+@pytest.mark.slow
 def test_workers_join_over_tls_by_the_printed_command(script: Path) -> None:
     with coordinator() as said:
         command = shlex.split(said["join"])[1:-1]

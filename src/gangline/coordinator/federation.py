@@ -355,6 +355,7 @@ class Federation:
         return outgoing
 
     def _switch(self, sync: Sync) -> list[Outgoing]:
+        self._check_served(sync)
         if self._teams is None:
             return self._part(sync)
         active = self._teams.active
@@ -365,10 +366,20 @@ class Federation:
             sync = self._auto.choose(next(iter(ready.values())), levels=sync.levels)
         self._founder.check_levels(sync)
         wanted = {frozenset(one.workers) for one in self._founder.groups(sync, tuple(ready))}
+        if sync.service is not None:
+            sync.service.check(teams=len(wanted), workers=len(ready))
         present = {frozenset(team.members) for team in active}
         is_parting = any(team.hub is self._root for team in active)
         is_other = wanted != present or len(sync.rates) != len(self._teams.sync.rates)
+        is_other |= sync.service != self._teams.sync.service
         return self._teams.set_sync(sync, is_regrouping=is_parting or is_other)
+
+    def _check_served(self, sync: Sync) -> None:
+        """Raises UsageError where parameter servers cannot make the updates of this job."""
+        known = {**self._root.mind.roster.ready, **self._newest_ready}
+        reason = next((one.must_update for one in known.values() if one.must_update), "")
+        if sync.service is not None and reason:
+            raise UsageError(f"this job cannot be switched to {sync}: {reason}")
 
     @property
     def has_workers(self) -> bool:
@@ -483,13 +494,12 @@ class Federation:
             return [Outgoing(worker, Refused(reason=str(error))) for worker in ready]
         self._ready = ready
         self._teams = self._make_teams(first)
-        self._begin(teams, first.sync)
-        return outgoing
+        return outgoing + self._begin(teams, first.sync)
 
-    def _begin(self, teams: dict[int, Team], sync: Sync) -> None:
+    def _begin(self, teams: dict[int, Team], sync: Sync) -> list[Outgoing]:
         assert self._teams is not None
         members = {number: team.members for number, team in teams.items()}
-        self._teams.begin(teams, sync, self._founder.scopes(sync, members))
+        return self._teams.begin(teams, sync, self._founder.scopes(sync, members))
 
     def _part(self, sync: Sync) -> list[Outgoing]:
         """The job is one, and is to become several: the spares are asked back first."""
@@ -512,7 +522,10 @@ class Federation:
             return []  # that is what it is
         founders = {one: own for one in root.founders if (own := root.readied(one)) is not None}
         founder.begin(founders, founder.structure_of_root(first.structure))
-        check_can_part(first, sync, founder.groups(sync, members))
+        groups = founder.groups(sync, members)
+        check_can_part(first, sync, groups)
+        if sync.service is not None:
+            sync.service.check(teams=len(groups), workers=len(members))
         founder.check_levels(sync)
         self._parting = Parting(sync, self._clock())
         root.recall()
@@ -533,8 +546,8 @@ class Federation:
         first = next(iter(ready.values()))
         self._teams = self._make_teams(msgspec.structs.replace(first, sync=IN_STEP))
         team = self._founder.found_of_root()
-        self._begin({team.number: team}, IN_STEP)
-        outgoing = self._teams.set_sync(sync, is_regrouping=True)
+        outgoing = self._begin({team.number: team}, IN_STEP)
+        outgoing += self._teams.set_sync(sync, is_regrouping=True)
         return outgoing + self._teams.settle(f"the workers part, to be held together by {sync}")
 
     def _regroup(self) -> list[Outgoing]:
@@ -547,7 +560,7 @@ class Federation:
         bystanders = self._founder.bystanders(teams.teams.values())
         groups = self._founder.groups(sync, tuple(ready))
         founded, outgoing = self._founder.found(groups, ready, sync)
-        self._begin(founded, sync)
+        outgoing += self._begin(founded, sync)
         self._ready |= ready
         for worker, hello, own in bystanders:
             outgoing += self._enter(worker, hello, own)
@@ -562,6 +575,7 @@ class Federation:
             clock=self._clock,
             hellos=self._root.mind.hellos,
             patience_s=self._settings.patience_s,
+            profile=self._settings.profile,
         )
 
     def _team_for(self, replaces: int, *, unreached: frozenset[int] = frozenset()) -> Team:
@@ -570,7 +584,7 @@ class Federation:
         known = self._teams.team_of(replaces)
         if known is not None and known in self._teams.active:
             return known
-        active = self._teams.active
+        active = self._teams.training or self._teams.active
         if not active:
             raise UsageError(OVER.reason)
         return min(

@@ -161,7 +161,11 @@ class Mind:
     @property
     def is_connected(self) -> bool:
         """Whether any of the members is connected."""
-        return any(self.roster.workers[member].is_connected for member in self.members)
+        return any(self.has_line(member) for member in self.members)
+
+    def has_line(self, worker: int) -> bool:
+        """Whether a worker is connected."""
+        return self.roster.workers[worker].is_connected
 
     @property
     def present(self) -> tuple[int, ...]:

@@ -162,6 +162,7 @@ def _joined(before: StepsDone, event: StepDone) -> StepsDone:
         data_s=before.data_s + event.data_s,
         exchange_s=before.exchange_s + event.exchange_s,
         update_s=before.update_s + event.update_s,
+        turn_s=before.turn_s + event.turn_s,
     )
 
 

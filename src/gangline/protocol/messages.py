@@ -11,6 +11,7 @@ import msgspec
 
 from gangline.spec.exchange.address import WireAddress
 from gangline.spec.exchange.structure import Structure
+from gangline.spec.serving import Entry, Serving
 from gangline.spec.sync import IN_STEP, Sync
 from gangline.spec.view import View
 
@@ -80,6 +81,10 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     """How tightly groups of workers are held together."""
     must_stay: str = ""
     """Why groups of this job cannot train at their own pace; empty where they can."""
+    must_update: str = ""
+    """Why parameter servers cannot make its updates; empty where they can."""
+    only_serves: bool = False
+    """Whether it holds parameters and computes nothing, where there are parameter servers."""
     weight: float = 0.0
     """How fast it was in the team that it comes from, in any unit; 0: that is not known."""
     keeps_checkpoints: bool = False
@@ -96,7 +101,7 @@ class Measured(Message, frozen=True, kw_only=True, tag="measured"):
     exchange_s: float = 0.0
     """From the last gradient until the exchanged one was there, waiting for others included."""
     other_s: float = 0.0
-    """Loading and updating."""
+    """Loading and updating; by parameter servers, with all waiting for them."""
     hops: tuple[tuple[int, float], ...] = ()
     """How many seconds a MiB takes to peers, by their rank, where that is known."""
     team: int = -1
@@ -277,6 +282,51 @@ class RoundFailed(Message, frozen=True, kw_only=True, tag="round_failed"):
     error: str
     team: int = -1
     """The team that it is said of; -1: that of all workers, who are in step."""
+
+
+class Pushed(Message, frozen=True, kw_only=True, tag="pushed"):
+    """The worker's team has pushed an update to the parameter servers, and wants to go on."""
+
+    clock: int
+    """The one that it was given with its last turn; -1: it has pushed nothing yet."""
+    epoch: int
+    start: int
+    stop: int
+    """The samples of its own order that the update speaks for."""
+    known: int
+    """The first entry of the servers' sequence that it was not told of; it may have pulled more."""
+    read: int
+    """The first entry that is not in the parameters that the update was computed with."""
+    serving: int = -1
+    """The order of servers that it has pushed to."""
+    skipped: int = 0
+    """How many of these samples have no gradient in it, because their step was skipped."""
+    team: int = -1
+    """The team that it is said of."""
+
+
+class Unserved(Message, frozen=True, kw_only=True, tag="unserved"):
+    """A parameter server does not answer this worker, or a shard is held by nobody any more."""
+
+    number: int
+    """Of the `Serving` that it went by."""
+    shard: int = -1
+    """The shard that it gets no answer about; -1: none, it only says what it has."""
+    known: int = -1
+    """The first entry that is not in the pull that this worker has kept."""
+    error: str = ""
+    team: int = -1
+    """The team that it is said of."""
+
+
+class Holds(Message, frozen=True, kw_only=True, tag="holds"):
+    """This worker holds these shards, with all that was acknowledged of them."""
+
+    number: int
+    """Of the `Serving` that it goes by."""
+    shards: tuple[int, ...]
+    team: int = -1
+    """The team that it is said of."""
 
 
 class Told(Message, frozen=True, kw_only=True, tag="told"):
@@ -466,6 +516,37 @@ class EpochClosed(Message, frozen=True, kw_only=True, tag="epoch_closed"):
     """Every worker is in another team from here on, and this is how those are held together."""
 
 
+END = -2
+LAG = 256
+"""A server that takes another one's place lacks fewer entries: it gets them with every push."""
+
+
+class Served(Message, frozen=True, kw_only=True, tag="served"):
+    """Who holds which part of the parameters from here on."""
+
+    serving: Serving
+
+
+class Turn(Message, frozen=True, kw_only=True, tag="turn"):
+    """The team may go on: it pulls the parameters as they are after these entries."""
+
+    clock: int
+    """Of the update that it computes next."""
+    upto: int
+    """The first entry that is not in the sequence yet."""
+    entries: tuple[Entry, ...]
+    """Those that the team did not know, up to there."""
+    serving: int
+    """The order of servers that holds when this is said."""
+    epoch: int = -1
+    pushed: int = -1
+    """The push that this answers: its clock; END: the epoch is over, and this is what came of it."""
+    takes_state: bool = False
+    """Whether these servers end here: everybody takes the optimizer's state, as it trains otherwise."""
+    team: int = -1
+    """Whose turn it is: a worker may hear that of the team it was in, and of the one it enters."""
+
+
 class Heard(Message, frozen=True, kw_only=True, tag="heard"):
     """The sum over all teams of what they told."""
 
@@ -546,9 +627,12 @@ FromWorker = (
     | Reached
     | RoundDone
     | RoundFailed
+    | Pushed
+    | Unserved
+    | Holds
     | Told
 )
-FromTeam = LeaseAsked | Reached | RoundDone | RoundFailed | Told
+FromTeam = LeaseAsked | Reached | RoundDone | RoundFailed | Pushed | Unserved | Holds | Told
 """What only workers say whose groups train at their own pace."""
 OfTeam = Measured | FromTeam
 """What is said of the team that the worker was in when it said it; it may be in another one by now."""
@@ -573,9 +657,11 @@ FromCoordinator = (
     | RoundOpened
     | RoundClosed
     | EpochClosed
+    | Served
+    | Turn
     | Heard
 )
-ToTeam = LeaseGranted | RoundOpened | RoundClosed | EpochClosed | Heard
+ToTeam = LeaseGranted | RoundOpened | RoundClosed | EpochClosed | Served | Turn | Heard
 """What only such workers are told."""
 
 _from_worker = msgspec.msgpack.Decoder(FromWorker)

@@ -100,10 +100,16 @@ class ExchangeConfig(_Part, frozen=True, kw_only=True):
     """What shortens the gradients of groups of that structure, as `GROUP=CODEC`."""
     sync: str = "full"
     """How tightly groups are held together, where the script does not say."""
+    only_serve: tuple[int, ...] = ()
+    """Workers, by number, that hold parameters and compute nothing; with parameter servers."""
 
     def __post_init__(self) -> None:
         check_transport(self.transport, name="exchange.transport")
         parse_sync(self.sync)
+        if any(worker < 0 for worker in self.only_serve):
+            raise UsageError(
+                f"exchange.only_serve {_listed(self.only_serve)} names workers, from 0 on"
+            )
         for one in self.compress:
             group, equals, codec = one.partition("=")
             if not equals or not group.strip():
@@ -411,7 +417,18 @@ class RunConfig(_Part, frozen=True, kw_only=True):
                 f"batch.shares {_listed(shares)} has {len(shares)} shares for {self.num_workers} "
                 "workers; give one per worker"
             )
+        service = parse_sync(self.exchange.sync).service
+        if is_known and service is not None:  # groups are at most as many as workers
+            service.check(teams=self.num_workers, workers=self.num_workers)
         FaultPlan(faults=self.emulation.faults).check(workers=self.num_workers)
+        only_serve = set(self.exchange.only_serve)
+        if is_known and only_serve and max(only_serve) >= self.num_workers:
+            raise UsageError(
+                f"exchange.only_serve {_listed(self.exchange.only_serve)}: the {self.num_workers} "
+                f"workers have the numbers 0 to {self.num_workers - 1}"
+            )
+        if is_known and len(only_serve) == self.num_workers:
+            raise UsageError("exchange.only_serve names all workers: somebody must train")
 
 
 def put(document: dict[str, Any], path: str, value: Any) -> None:

@@ -108,11 +108,14 @@ class StepDone(Event, frozen=True, kw_only=True, tag="step_done"):
     """Waiting for the data loader."""
     exchange_s: float
     """From this worker's last gradient until the exchanged gradient was there: exchanging, and
-    waiting for slower workers. The smallest of all workers' values is the exchange itself."""
+    waiting for slower workers. The smallest of all workers' values is the exchange itself. With
+    parameter servers also pushing, waiting for a turn, and pulling."""
     update_s: float
     """From the exchanged gradient to the end of the optimizer's step."""
     team: int = 0
     """Which team, where groups train at their own pace."""
+    turn_s: float = 0.0
+    """Of `exchange_s`: waiting until the parameter servers' order of updates lets the team go on."""
 
 
 class StepSummary(Event, frozen=True, kw_only=True, tag="step_summary"):
@@ -165,6 +168,8 @@ class StepsDone(Event, frozen=True, kw_only=True, tag="steps_done"):
     """The times of all of them together."""
     team: int = 0
     """Which team, where groups train at their own pace."""
+    turn_s: float = 0.0
+    """Of `exchange_s`: waiting for turns at parameter servers."""
 
 
 class Logged(Event, frozen=True, kw_only=True, tag="logged"):
@@ -401,6 +406,35 @@ class RoundEnded(Event, frozen=True, kw_only=True, tag="round_ended"):
     reason: str
 
 
+class UpdateApplied(Event, frozen=True, kw_only=True, tag="update_applied"):
+    """An update got its place in the sequence of the parameter servers."""
+
+    number: int
+    """Its place."""
+    epoch: int
+    teams: tuple[int, ...]
+    """Whose pushes it is made of."""
+    clocks: tuple[int, ...]
+    weights: tuple[float, ...]
+    """How much each of them counts."""
+    offsets: tuple[int, ...]
+    """Up to where in each team's order its samples count."""
+    staleness: int
+    """How many updates were applied since the parameters were read that it was computed from."""
+
+
+class UpdateVoided(Event, frozen=True, kw_only=True, tag="update_voided"):
+    """What a team has computed counts nothing, and its samples are free again."""
+
+    team: int
+    epoch: int
+    start: int
+    stop: int
+    """The part of the team's own order."""
+    clock: int
+    """Of a push that came too late; -1: its effect was lost with a server."""
+
+
 class EventsLost(Event, frozen=True, kw_only=True, tag="events_lost"):
     """Events that this log should hold and does not: the disk was full, or the folder gone."""
 
@@ -463,6 +497,8 @@ AnyEvent = (
     | SamplesLeased
     | LeaseReturned
     | RoundEnded
+    | UpdateApplied
+    | UpdateVoided
     | EventsLost
     | WorkerEnded
     | RunEnded

@@ -17,6 +17,16 @@ class Lease(NamedTuple):
     stop: int
 
 
+def leave_out(start: int, stop: int, void: Iterable[Lease]) -> list[Lease]:
+    """What is left of start … stop - 1 without these."""
+    found = []
+    for one in sorted(void):
+        if start < min(stop, one.start):
+            found.append(Lease(start, min(stop, one.start)))
+        start = max(start, one.stop)
+    return [*found, Lease(start, stop)] if start < stop else found
+
+
 class TeamOrder:
     """A team's own order of an epoch: its leases, in the order in which it got them."""
 

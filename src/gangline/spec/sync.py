@@ -9,6 +9,10 @@
     local(16, nesterov)        the same, with an outer optimizer (Nesterov momentum, as in DiLoCo)
     flexible                   how often is found from what exchanging costs, while the job runs
     auto                       full or flexible, by the measured cost of a global exchange
+    bsp, asp, ssp(4), backup(1)
+                               groups push gradients to parameter servers, which make the update
+
+What follows the number is said by name: `asp(servers=2, replicas=0)`; see `spec/serving.py`.
 
 Levels of a structure are separated by `/`, from the leaves up: `full/flexible` sums gradients in the
 lowest two levels, and averages the groups above them. `percentage(0.5)/percentage(0.02)` sums them in
@@ -23,7 +27,9 @@ import re
 
 import msgspec
 
+from gangline.spec.consistency import CONSISTENCIES
 from gangline.spec.errors import UsageError
+from gangline.spec.serving import Service, parse_service
 
 FULL = "full"
 NONE = "none"
@@ -31,7 +37,8 @@ PERCENTAGE = "percentage"
 LOCAL = "local"
 FLEXIBLE = "flexible"
 AUTO = "auto"
-KINDS = (FULL, NONE, PERCENTAGE, LOCAL, FLEXIBLE, AUTO)
+SERVED = "served"
+KINDS = (FULL, NONE, PERCENTAGE, LOCAL, FLEXIBLE, AUTO, SERVED)
 AVERAGE = "average"
 NESTEROV = "nesterov"
 OUTER = (AVERAGE, NESTEROV)
@@ -43,7 +50,8 @@ _STACKED = (NONE, PERCENTAGE, FLEXIBLE)
 
 _FORM = re.compile(r"(?P<kind>[a-z]+)(?:\((?P<arguments>[^()]*)\))?")
 _EXAMPLE = (
-    "write for example full, none, percentage(0.25), local(16), local(16, nesterov), flexible"
+    "write for example full, none, percentage(0.25), local(16), local(16, nesterov), flexible, asp, "
+    "ssp(4), bsp(servers=2)"
 )
 
 
@@ -59,6 +67,8 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
     """`local`: the outer optimizer."""
     is_strict: bool = False
     """`local`: groups stand still while they are averaged."""
+    service: Service | None = None
+    """`served`: by which parameter servers, and how."""
     levels: int = 1
     """How many levels, from the leaves up, sum their gradients in every step."""
     within: tuple[Sync, ...] = ()
@@ -77,6 +87,8 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"the outer optimizer {self.outer!r} is not known; choose one of: {', '.join(OUTER)}"
             )
+        if (self.service is not None) != (self.kind == SERVED):
+            raise UsageError(f"only what is served has servers: {_EXAMPLE}")
         if self.levels < 1:
             raise UsageError(f"at least the lowest level is synchronous, not {self.levels} levels")
         wrong = [one.kind for one in self.rates if one.kind not in _STACKED]
@@ -110,6 +122,8 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
                 outer = "" if self.outer == AVERAGE else f", {self.outer}"
                 strict = f", {STRICT}" if self.is_strict else ""
                 return f"{below}local({self.steps}{outer}{strict})"
+            case "served":
+                return f"{below}{self.service}"
             case _:
                 return f"{below}{self.kind}"
 
@@ -139,6 +153,8 @@ def _level_of(text: str, level: str, *, levels: int) -> Sync:
     if match is None:
         raise UsageError(f"sync {text!r} cannot be read: {_EXAMPLE}")
     given = match["arguments"]
+    if match["kind"] in CONSISTENCIES:
+        return Sync(kind=SERVED, service=parse_service(level), levels=levels)
     arguments = [] if given is None else [part.strip() for part in given.split(",")]
     return _sync_of(text, match["kind"], arguments, levels=levels)
 
@@ -157,7 +173,7 @@ def _sync_of(text: str, kind: str, arguments: list[str], *, levels: int) -> Sync
                 return Sync(kind=LOCAL, steps=int(steps), levels=levels)
             case ("local", [steps, outer]):
                 return Sync(kind=LOCAL, steps=int(steps), outer=outer, levels=levels)
-            case (_, []) if kind not in (PERCENTAGE, LOCAL):
+            case (_, []) if kind not in (PERCENTAGE, LOCAL, SERVED):
                 return Sync(kind=kind, levels=levels)
     except ValueError as error:
         raise UsageError(f"sync {text!r}: {error}; {_EXAMPLE}") from error

@@ -43,6 +43,8 @@ class Run:
             np.full(count, 0.01),
             np.zeros(count),
         )
+        self.exchange_s = None
+        """What an exchange takes, where that is not what the slowest hop says."""
         self.commands = []
         self.send(WorkersJoined(workers=tuple(range(count))))
 
@@ -57,6 +59,8 @@ class Run:
             shares = np.array(self.state.view.shares)
             compute_s = (FIXED_S + PER_SAMPLE_S * shares) * self.slowdown[workers]
             exchange_s = float(self.hop_s[workers].max()) if len(workers) > 1 else 0.0
+            if self.exchange_s is not None and len(workers) == len(self.hop_s):
+                exchange_s = self.exchange_s
             self.send(
                 StepMeasured(
                     step=self.step,
@@ -268,6 +272,43 @@ def test_what_is_not_evident_is_left_to_measured_steps():
         weighed(run, 1.0, step=step)
     assert run.state.members == (0, 1, 2)
     assert len(run.of_kind(PublishView)) == 1
+
+
+def test_whose_link_has_changed_is_waited_for_where_exchanging_was_quick_before():
+    """Hops are timed by the best of late, which fades: it shows late whose exchanges are long."""
+    run = Run()
+    run.slowdown[2] = 0.9  # who would be the one to go on alone
+    run.measure(20)
+    run.exchange_s = 3.0
+    for _ in range(30):
+        run.hop_s[2] = min(0.3, 1.43 * run.hop_s[2])
+        run.measure()
+        if len(run.state.members) < 4:
+            break
+    assert run.state.members == (0, 1, 3)
+    (decision,) = run.said("exclude")
+    assert "over the link of worker 2" in decision.reason
+    assert decision.numbers["lost_steps"] >= PATIENCE
+
+
+def test_exchanging_that_has_been_long_from_the_start_is_not_waited_for():
+    run = Run()
+    run.slowdown[2] = 0.9
+    run.exchange_s = 3.0
+    run.measure(6)
+    assert run.state.members == (2,)
+
+
+def test_exchanging_that_a_new_cut_hides_less_of_is_no_link_that_has_changed():
+    """The slowest hides much of it by computing until it gets fewer samples."""
+    run = Run(count=3, exclusion_cost_s=5.0)
+    run.slowdown = np.array([0.26, 0.43, 1.0])
+    run.exchange_s = 0.1
+    while len(run.of_kind(PublishView)) < 2:
+        run.measure()
+    run.exchange_s = 0.2
+    run.measure(15)
+    assert run.state.members == (0,)
 
 
 @pytest.mark.parametrize("options", [{"may_exclude": False}, {"allocation": "equal"}])

@@ -358,6 +358,23 @@ def test_each_part_of_a_step_has_its_own_time() -> None:
     assert clock.take() == StepTimes(), "the next step starts from nothing"
 
 
+def test_what_servers_take_is_neither_computing_nor_the_update() -> None:
+    now = [0.0]
+    clock = StepClock(lambda: now[0])
+    for seconds, lap in ((20, clock.computed), (300, clock.exchanged), (4, clock.updated)):
+        now[0] += seconds
+        lap()
+    now[0] += 5000
+    clock.served(turn_s=1000.0)
+    clock.updated()
+    times = clock.take()
+    assert times == StepTimes(compute_s=20, exchange_s=300, update_s=4, served_s=5000, turn_s=1000)
+    assert times.total_s == 5324
+    assert times.on_device(5000.0) == StepTimes(
+        compute_s=5000, exchange_s=300, served_s=24, turn_s=24
+    )
+
+
 def test_a_lap_is_counted_once() -> None:
     now = [0.0]
     clock = StepClock(lambda: now[0])

@@ -15,8 +15,9 @@ excluding and taking back would: `exclusion_cost_s`. Whoever recovers before tha
 for, and whoever does not has cost at most twice what was unavoidable. Workers that have been like that
 all the time are not waited for: `QUICK_PATIENCE` steps that say the same are enough, where they have
 cost as much as a new group does. And where what they exchange makes steps several times as long,
-`EVIDENT_PATIENCE` steps are: over a slow network, each may take many seconds. Where a probe of the
-links says the same before the first exchange, that is broken off (`weighing.py`).
+`EVIDENT_PATIENCE` steps are: over a slow network, each may take many seconds. Not so where exchanging
+was quick before: then something happened to a link, and it takes some steps until it is known to whose.
+Where a probe of the links says the same before the first exchange, that is broken off (`weighing.py`).
 
 Each time the same worker is excluded, it stays out for twice as long at least.
 """
@@ -166,6 +167,9 @@ def _is_enough(state: ControlState, found: Selection) -> bool:
     """Whether all of these have cost enough; those to whom something happened must have cost more."""
     oversight, ranks = state.oversight, np.array(found.leaving)
     flagged = oversight.in_trouble[COMPUTE][ranks] | oversight.in_trouble[LINK][ranks]
+    if oversight.is_exchange_longer:  # links that have changed show it step by step: whose was it?
+        troubles = [trouble_of(state, rank, found.prospect) for rank in found.leaving]
+        flagged = flagged | (np.array(troubles) != COMPUTE)
     quick = EVIDENT_PATIENCE if _is_evident(state, found) else QUICK_PATIENCE
     patience = np.where(flagged, PATIENCE, quick)
     cost_s = state.options.exclusion_cost_s

@@ -95,6 +95,9 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """How many seconds a MiB takes over each member's links, lately; NaN where nobody says."""
     exchange_s: Floats
     """How long the exchanges of these members took lately, the newest last; NaN before the first."""
+    calm_exchange_s: float = math.inf
+    """How long they took when that was shortest, since shares last moved far; infinite until enough of
+    them are known."""
     lately: tuple[Floats, ...]
     """The last steps of each member with its present share, the newest last; NaN before them."""
     healthy_fixed_s: Floats
@@ -160,6 +163,7 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             healthy_fixed_s=np.append(self.healthy_fixed_s, fixed_s),
             healthy_per_sample_s=np.append(self.healthy_per_sample_s, per_sample_s),
             exchange_s=np.full(LATELY, np.nan),
+            calm_exchange_s=math.inf,
             lost_s=np.zeros(len(self.lost_s) + count),
             lost_steps=np.zeros(len(self.lost_s) + count, dtype=np.int64),
             spares=tuple(spare for spare in self.spares if spare.worker not in workers),
@@ -180,6 +184,7 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             healthy_fixed_s=self.healthy_fixed_s[places],
             healthy_per_sample_s=self.healthy_per_sample_s[places],
             exchange_s=np.full(LATELY, np.nan),
+            calm_exchange_s=math.inf,
             lost_s=np.zeros(len(places)),
             lost_steps=np.zeros(len(places), dtype=np.int64),
         )
@@ -209,6 +214,11 @@ class Oversight(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def spare(self, worker: int) -> Spare | None:
         """The spare of that number, if it is one."""
         return next((spare for spare in self.spares if spare.worker == worker), None)
+
+    @property
+    def is_exchange_longer(self) -> bool:
+        """Whether exchanging has begun to take much longer than it took these members before."""
+        return self.recent_exchange_s > SLOWER * self.calm_exchange_s
 
     @property
     def recent_exchange_s(self) -> float:

@@ -24,7 +24,7 @@ import numpy as np
 from gangline.control.commands import Command, Say
 from gangline.control.shares.rebalance import SETTLED
 from gangline.control.shares.speeds import LEAST_CONTRAST
-from gangline.control.stragglers.oversight import COMPUTE, LINE, LINK, SLOWER
+from gangline.control.stragglers.oversight import COMPUTE, LATELY, LINE, LINK, SLOWER
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def notice(
         exchange_s=_pushed(oversight, event),
         lately=_lately(state, event),
     )
+    after = msgspec.structs.replace(after, calm_exchange_s=_calm_exchange_s(after, state.speeds))
     after = _note_healthy(after, state.speeds, state.shares)
     said = [
         command
@@ -87,6 +88,16 @@ def notice(
         )
     ]
     return msgspec.structs.replace(state, oversight=after), said
+
+
+def _calm_exchange_s(oversight: Oversight, speeds: Speeds) -> float:
+    """The shortest exchange under such a cut: after another one, computing hides more or less of it."""
+    has_moved = (speeds.contrast > LEAST_CONTRAST) & (speeds.since_contrast < LATELY)
+    if has_moved.any():
+        return math.inf
+    if not np.isfinite(oversight.exchange_s).all():
+        return oversight.calm_exchange_s
+    return min(oversight.calm_exchange_s, oversight.recent_exchange_s)
 
 
 def _lasting(

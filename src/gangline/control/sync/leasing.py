@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.spec.errors import UsageError
-from gangline.spec.leases import Lease, TeamOrder
+from gangline.spec.leases import Lease, TeamOrder, leave_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,11 +40,27 @@ class _Account:
         """How much of it is in the parameters of other teams, though not of all."""
         self.carriers: frozenset[int] = frozenset()
         """Those teams."""
+        self.void: list[Lease] = []
+        """Parts of its own order that it has computed, and that count nothing: others have them."""
+        self.is_late = False
+        """Whether what it computed last came too late."""
 
     @property
     def safe(self) -> int:
         """How much of it is not lost with the team."""
         return max(self.committed, self.shared if self.carriers else 0)
+
+    @property
+    def num_committed(self) -> int:
+        """How many of its samples are in everybody's parameters."""
+        return self.committed - sum(
+            max(0, min(void.stop, self.committed) - void.start) for void in self.void
+        )
+
+    def locate(self, start: int, stop: int) -> list[Lease]:
+        """Where in the epoch's order a part of its own order is, without what is void."""
+        parts = leave_out(start, stop, self.void)
+        return [lease for part in parts for lease in self.order.locate(*part)]
 
 
 class LeaseBook:
@@ -54,6 +70,8 @@ class LeaseBook:
         self.epoch = epoch
         self.length = length
         self._free: list[Lease] = [Lease(0, length)] if length else []
+        self._returned: list[Lease] = []
+        """Free, too: what came too late when it was computed first. Only who is in time gets it."""
         self._accounts: dict[int, _Account] = {}
         self._lost: dict[int, _Account] = {}
         """Of teams that are no more."""
@@ -61,13 +79,13 @@ class LeaseBook:
     @property
     def num_free(self) -> int:
         """How many samples nobody has."""
-        return sum(lease.stop - lease.start for lease in self._free)
+        return sum(lease.stop - lease.start for lease in (*self._free, *self._returned))
 
     @property
     def num_committed(self) -> int:
         """How many samples are in everybody's parameters."""
         accounts = (*self._accounts.values(), *self._lost.values())
-        return sum(account.committed for account in accounts)
+        return sum(account.num_committed for account in accounts)
 
     @property
     def is_complete(self) -> bool:
@@ -90,12 +108,15 @@ class LeaseBook:
         account = self._accounts.setdefault(team, _Account())
         if number < len(account.order):
             return account.order.leases[number]
-        if is_paused or not self._free:
+        others = (one for number, one in self._accounts.items() if number != team)
+        is_for_others = account.is_late and any(not one.is_late for one in others)
+        lendable = self._free or ([] if is_for_others else self._returned)
+        if is_paused or not lendable:
             account.is_ended = True
         if account.is_ended:
             return Lease(0, 0)
         steps = min(MAX_STEPS, max(1, int(self.num_free * part / PARTS / batch)))
-        start, stop = self._free[0]
+        start, stop = lendable[0]
         lease = Lease(start, min(stop, start + steps * batch))
         self.restore(team, *lease)
         return lease
@@ -114,17 +135,19 @@ class LeaseBook:
 
         Raises UsageError where somebody has one of them: what was written down is not consistent.
         """
-        found = [i for i, one in enumerate(self._free) if one.start <= start < stop <= one.stop]
-        if not found:
+        for free in (self._free, self._returned):
+            found = [i for i, one in enumerate(free) if one.start <= start < stop <= one.stop]
+            if found:
+                break
+        else:
             raise UsageError(
                 f"samples {start} to {stop} of epoch {self.epoch} cannot be team {team}'s: they are "
                 "not free. The journal of who has which samples contradicts itself: start the job "
                 "anew, from its newest checkpoint if it has one"
             )
         place = found[0]
-        free = self._free[place]
-        rest = (Lease(free.start, start), Lease(stop, free.stop))
-        self._free[place : place + 1] = [one for one in rest if one.start < one.stop]
+        rest = (Lease(free[place].start, start), Lease(stop, free[place].stop))
+        free[place : place + 1] = [one for one in rest if one.start < one.stop]
         self._accounts.setdefault(team, _Account()).order.append(Lease(start, stop))
 
     def reopen(self) -> None:
@@ -136,6 +159,24 @@ class LeaseBook:
         """The team's samples up to this offset of its order are in everybody's parameters."""
         account = self._lost.get(team) or self._accounts.setdefault(team, _Account())
         account.committed = max(account.committed, min(offset, account.order.given))
+
+    def void(self, team: int, start: int, stop: int, *, is_late: bool) -> list[Lease]:
+        """This part of a team's order counts nothing, though it was computed: it is free again.
+
+        `is_late` says that it came too late: then it is for those that are in time.
+        """
+        account = self._lost.get(team) or self._accounts.setdefault(team, _Account())
+        returned = account.locate(start, stop)
+        if not returned:
+            return []
+        account.void += leave_out(start, stop, account.void)
+        account.is_late = is_late
+        (self._returned if is_late else self._free).extend(returned)
+        return returned
+
+    def note_in_time(self, team: int) -> None:
+        """What a team has computed last came in time."""
+        self._accounts.setdefault(team, _Account()).is_late = False
 
     def share(self, offsets: Mapping[int, int]) -> None:
         """These teams, and no others, were merged: each one's samples are in all their parameters."""
@@ -157,7 +198,7 @@ class LeaseBook:
         account = self._accounts.get(team)
         if account is None:
             return ()
-        return tuple(account.order.locate(account.committed, account.order.given))
+        return tuple(account.locate(account.committed, account.order.given))
 
     def take_back(self, team: int) -> dict[int, list[Lease]]:
         """The team is lost, and what is in nobody else's parameters is free again.
@@ -168,11 +209,11 @@ class LeaseBook:
         account = self._accounts.pop(team, None)
         if account is not None:
             self._lost[team] = account
-            returned[team] = account.order.locate(account.safe, account.order.given)
+            returned[team] = account.locate(account.safe, account.order.given)
         for number, other in (*self._accounts.items(), *self._lost.items()):
             safe = other.safe
             other.carriers -= {team}
             if number in self._lost and other.safe < safe:
-                returned.setdefault(number, []).extend(other.order.locate(other.safe, safe))
+                returned.setdefault(number, []).extend(other.locate(other.safe, safe))
         self._free += [lease for leases in returned.values() for lease in leases]
         return returned

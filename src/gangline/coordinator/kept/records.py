@@ -9,6 +9,7 @@ import msgspec
 
 from gangline.protocol.messages import Hello, Ready
 from gangline.spec.exchange.structure import Structure
+from gangline.spec.serving import Entry, Serving
 from gangline.spec.sync import Sync
 from gangline.spec.view import View, Whole
 
@@ -185,6 +186,32 @@ class Merged(Record, frozen=True, kw_only=True, tag="merged"):
     """Whether all teams were merged: only then do their samples count."""
 
 
+class Applied(Record, frozen=True, kw_only=True, tag="applied"):
+    """An update got its place in the sequence of the parameter servers: its samples count."""
+
+    entry: Entry
+    epoch: int
+    offsets: dict[int, int]
+    """Of the teams whose pushes it is made of: up to where in their orders it counts."""
+
+
+class Voided(Record, frozen=True, kw_only=True, tag="voided"):
+    """What a team has computed of this part of its order counts nothing: it is free again."""
+
+    team: int
+    epoch: int
+    start: int
+    stop: int
+    clock: int = -1
+    """Of a push that came too late; -1: a server was lost with it."""
+
+
+class Serves(Record, frozen=True, kw_only=True, tag="serves"):
+    """Who holds which part of the parameters."""
+
+    serving: Serving
+
+
 class RoundsLost(Record, frozen=True, kw_only=True, tag="rounds_lost"):
     """The coordinator was started again: rounds up to this one may have been opened, and are lost."""
 
@@ -210,6 +237,9 @@ AnyRecord = (
     | Leased
     | Emptied
     | Merged
+    | Applied
+    | Voided
+    | Serves
     | RoundsLost
     | Closed
     | InTeam
@@ -225,7 +255,7 @@ class Journal(Protocol):
         ...
 
     def append(self, record: AnyRecord) -> None:
-        """Keeps a record, for good when this returns."""
+        """Keeps a record, for good when this returns; `Applied` as long as the machine stays up."""
         ...
 
 

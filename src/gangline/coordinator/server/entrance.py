@@ -79,7 +79,8 @@ class Visit:
     def drop(self) -> None:
         """Ends the connection at once."""
         if self._transport is not None:
-            self._transport.abort()
+            if not self._transport.is_closing():  # Python 3.11 fails to abort TLS that has ended
+                self._transport.abort()
             return
         if self._opening is not None:
             self._opening.cancel()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.coordinator.kept.compaction import still_needed
-from gangline.coordinator.kept.records import AnyRecord, Ended
+from gangline.coordinator.kept.records import AnyRecord, Applied, Ended
 from gangline.files.plainfile import open_plain, read_plain
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
@@ -35,6 +35,8 @@ COMPACT_BYTES = 4 << 20
 """A journal that has grown by so much, and to twice what was needed of it, is written anew."""
 MAX_UNWRITTEN_BYTES = 16 << 20
 """So much is kept in memory while the disk is full: about two hours of 25 records per second."""
+CLOSED = -1
+"""In the place of a descriptor."""
 
 
 class FileJournal:
@@ -64,7 +66,8 @@ class FileJournal:
             self._unwritten += msgspec.json.encode(record) + b"\n"
         try:
             written = os.pwrite(self._descriptor, self._unwritten, self._length)
-            os.fsync(self._descriptor)
+            if not isinstance(record, Applied):  # many per second; a killed process loses none
+                os.fsync(self._descriptor)
         except OSError as error:
             # Training must not end because of this: the next record tries again.
             if not self._has_failed:
@@ -120,8 +123,10 @@ class FileJournal:
         self._is_given_up = True
 
     def close(self) -> None:
-        """Closes the file."""
-        os.close(self._descriptor)
+        """Closes the file. May be called twice: the number may be another file's by then."""
+        descriptor, self._descriptor = self._descriptor, CLOSED
+        if descriptor != CLOSED:
+            os.close(descriptor)
 
 
 def open_journal(run_dir: Path, events: EventSink) -> FileJournal:

@@ -26,22 +26,27 @@ from gangline.coordinator.kept.records import (
     TeamsFounded,
 )
 from gangline.coordinator.outgoing import Outgoing
+from gangline.coordinator.serving.desk import ServingDesk
 from gangline.coordinator.teams.attendance import RETURN_S, Attendance
 from gangline.coordinator.teams.chronicle import Chronicle
 from gangline.coordinator.teams.leaderreach import LeaderReach
 from gangline.coordinator.teams.lending import Lending
 from gangline.coordinator.teams.merges import Merges, Scope
 from gangline.coordinator.teams.sums import Sums
+from gangline.planning.cost.serving import serving_rates
 from gangline.protocol.messages import (
     EpochClosed,
     FromCoordinator,
     FromTeam,
     Heard,
+    Holds,
     LeaseAsked,
+    Pushed,
     Reached,
     RoundDone,
     RoundFailed,
     Told,
+    Unserved,
 )
 from gangline.spec.errors import UsageError
 from gangline.spec.view import Whole
@@ -55,6 +60,8 @@ if TYPE_CHECKING:
     from gangline.coordinator.teams.team import Team
     from gangline.eventlog import EventSink
     from gangline.protocol.messages import Hello, Measured
+    from gangline.spec.profile import ClusterProfile
+    from gangline.spec.serving import Service
     from gangline.spec.sync import Sync
 
 _ROUNDS_LOST = 1000
@@ -77,7 +84,10 @@ class Teams:
         clock: Callable[[], float],
         hellos: Mapping[int, Hello],
         patience_s: float = MIN_PATIENCE_S,
+        profile: ClusterProfile | None = None,
     ) -> None:
+        """`profile`: what was measured of the workers' links."""
+        self._profile = profile
         self._journal = journal
         self._clock = clock
         self._hellos = hellos
@@ -106,6 +116,12 @@ class Teams:
         """How the workers are to be held together when they are made other teams."""
         self._has_stopped = False
         """Whether all teams are merged, and wait for that."""
+        self._is_last = False
+        """Whether teams were told, before they met, that their parameter servers end there."""
+        self._desk: ServingDesk | None = None
+        """Where they train by parameter servers."""
+        self._number_served = 0
+        """Of the first order of servers that is not given yet."""
 
     def set_sync(self, sync: Sync, *, is_regrouping: bool) -> list[Outgoing]:
         """Holds the teams together in another way, which they learn with the next round.
@@ -138,7 +154,9 @@ class Teams:
         """How the workers are to be held together, where all teams have stopped to be made others."""
         return self._regrouping if self._has_stopped else None
 
-    def begin(self, teams: dict[int, Team], sync: Sync, scopes: Sequence[ScopePlan]) -> None:
+    def begin(
+        self, teams: dict[int, Team], sync: Sync, scopes: Sequence[ScopePlan]
+    ) -> list[Outgoing]:
         """These are the teams from here on."""
         self._journal.append(TeamsFounded(sync=sync))
         shown = ", ".join(f"team {one.number} {list(one.members)}" for one in teams.values())
@@ -146,6 +164,7 @@ class Teams:
         self.take_over(teams, sync, scopes)
         self.sums.expect(teams if self.lending.book.epoch < 0 else (), None)
         self._regrouping, self._has_stopped = None, False
+        return [] if self._desk is None else self._desk.follow(self.active)
 
     def take_over(self, teams: dict[int, Team], sync: Sync, scopes: Sequence[ScopePlan]) -> None:
         """Holds these teams together, of which nothing is known but that."""
@@ -165,6 +184,22 @@ class Teams:
         )
         self._merges.top.closed = told  # who was away may still wait for the end of the last round
         self._merges.set_batches(list(teams.values()))
+        if self._desk is not None:
+            self._number_served = self._desk.number
+        self._desk = None if sync.service is None else self._make_desk(sync.service)
+
+    def _make_desk(self, service: Service) -> ServingDesk:
+        return ServingDesk(
+            service,
+            lending=self.lending,
+            journal=self._journal,
+            chronicle=self._chronicle,
+            hellos=self._hellos,
+            global_batch=self._global_batch,
+            teams=self.teams,
+            number=self._number_served,
+            rates=() if self._profile is None else serving_rates(self._profile),
+        )
 
     def lower_rate(self, team: Team) -> None:
         """A team is held up by one of its workers: it is merged more rarely."""
@@ -175,6 +210,11 @@ class Teams:
     def active(self) -> list[Team]:
         """The teams that train."""
         return [team for team in self.teams.values() if team.members and not team.mind.is_over]
+
+    @property
+    def training(self) -> list[Team]:
+        """Those of them that compute."""
+        return [team for team in self.active if not team.only_serves]
 
     def team_of(self, worker: int) -> Team | None:
         """The team that a worker is in, or is about to enter."""
@@ -212,6 +252,10 @@ class Teams:
                 is_own = self._merges.has_round(team.number, number)
                 reason = f"team {team.number}: {error}"
                 return self._close_failed(number, reason) if is_own else []
+            case Pushed() | Unserved() | Holds():
+                if self._desk is None or team not in self.active:
+                    return []  # how they are held together has changed meanwhile
+                return self._desk.receive(team, worker, message, self.active)
             case Told():
                 return self._add_up(team, worker, message)
 
@@ -228,10 +272,11 @@ class Teams:
         ]
         if self._epoch_closed is not None:
             told.append(self._epoch_closed)
-        return [Outgoing(worker, message) for message in told]
+        served = [] if self._desk is None else self._desk.catch_up(worker, team)
+        return served + [Outgoing(worker, message) for message in told]
 
     def _grant(self, team: Team, asked: LeaseAsked) -> list[Outgoing]:
-        is_paused = self._regrouping is not None
+        is_paused = self._regrouping is not None or team.only_serves
         part = self._part_of(team)
         granted = self.lending.grant(team, asked, part=part, is_paused=is_paused)
         return [] if granted is None else team.tell(granted)
@@ -239,9 +284,9 @@ class Teams:
     def _part_of(self, team: Team) -> float:
         """A team's part of all teams' speed; before that is measured, of the batch."""
         known = self._known()
-        found = paces(known) if len(known) == len(self.active) else None
+        found = paces(known) if len(known) == len(self.training) else None
         if found is None or team.number not in found:
-            return team.batch / max(1, sum(one.batch for one in self.active))
+            return team.batch / max(1, sum(one.batch for one in self.training))
         return found[team.number] / sum(found.values())
 
     # --- rounds ----------------------------------------------------------------------------------
@@ -256,7 +301,18 @@ class Teams:
                 outgoing += self.lose(team, reason)
         if self._unsettled is not None:
             outgoing += self.settle(self._unsettled)
+        outgoing += self._look_at_servers(now)
         return outgoing + self._look_for_cuts(now) + self._open_if_due()
+
+    def _look_at_servers(self, now: float) -> list[Outgoing]:
+        """Gives up teams that do not reach a parameter server which the others reach."""
+        if self._desk is None:
+            return []
+        outgoing, given_up = self._desk.look(self.active, now)
+        for number, reason in given_up.items():
+            if number in self.teams and len(self.active) > 1:
+                outgoing += self.lose(self.teams[number], reason)
+        return outgoing
 
     def _look_for_cuts(self, now: float) -> list[Outgoing]:
         """Gives up teams whose leaders do not reach the others', where a round does not end."""
@@ -291,7 +347,11 @@ class Teams:
         self._last_round += 1
         one = scope.open(self._last_round, teams, now, is_whole=is_whole)
         opening = scope.opening(one, self._hellos)
-        return [out for team in teams for out in team.tell(opening)]
+        served: list[Outgoing] = []
+        if self._desk is not None:
+            self._is_last = self.is_regrouping
+            served = self._desk.end_epoch(teams, is_last=self._is_last)
+        return served + [out for team in teams for out in team.tell(opening)]
 
     def _on_reached(self, team: Team, reached: Reached) -> list[Outgoing]:
         closed, book = self._epoch_closed, self.lending.book
@@ -309,6 +369,8 @@ class Teams:
         outgoing = [] if is_old or reached.is_end else self._open_beside(team)
         if not (is_old or self._merges.is_awaited_by(team.number, reached)):
             team.reached = reached
+            if self._desk is not None:
+                outgoing += self._desk.finish(team, self.active)
         return outgoing + self._open_if_due()
 
     def _open_beside(self, team: Team) -> list[Outgoing]:
@@ -375,18 +437,20 @@ class Teams:
             return []
         step = max((place.step for place in reached), default=0)
         self.lending.book.reopen()
+        # Who has not taken the optimizer's state from its servers must meet once more.
+        regroup = self._regrouping if self._desk is None or self._is_last else None
         closed = EpochClosed(
             epoch=epoch,
             step=step,
             round=self._last_round,
             is_complete=self.lending.book.is_complete,
             teams=tuple(team.number for team in self.active),
-            regroup=self._regrouping,
+            regroup=regroup,
         )
         self._epoch_closed = closed
         if closed.is_complete:
             self.sums.expect(closed.teams, epoch + 1)
-        self._has_stopped = self._regrouping is not None
+        self._has_stopped = regroup is not None
         self._journal.append(
             Closed(
                 epoch=epoch,
@@ -428,6 +492,9 @@ class Teams:
         away = self._attendance.find_away(team, now)
         is_waited_for = self._merges.is_waiting_for(team.number)
         is_waited_for |= any(one.reached is not None for one in self.active if one is not team)
+        if self._desk is not None:
+            is_waited_for |= bool(self._desk.hosts.intersection(team.members))
+            is_waited_for |= team.number in self._desk.awaited() or self._desk.awaits(team)
         if away is not None or not is_waited_for or team.away_since_s is not None:
             return away
         patience_s = max(scope.clock.patience_s for scope in self._merges.of(team.number))
@@ -436,6 +503,7 @@ class Teams:
     def lose(self, team: Team, reason: str) -> list[Outgoing]:
         """A team is gone: its samples are free again, and the others divide its work."""
         del self.teams[team.number]
+        served = [] if self._desk is None else self._desk.follow(self.active)
         count = self.lending.take_back(team.number)
         reason = f"team {team.number} is lost: {reason}; {count} samples are free again"
         self._chronicle.say("lose_team", reason, team=float(team.number), samples=float(count))
@@ -444,7 +512,7 @@ class Teams:
             if scope.round is not None and team.number in scope.round.teams:
                 outgoing += self._close_failed(scope.round.number, reason)
         outgoing += self.tell_sums()
-        return outgoing + self.settle(f"team {team.number} is lost")
+        return outgoing + served + self.settle(f"team {team.number} is lost")
 
     def note_group(self, team: Team) -> list[Outgoing]:
         """A team's members changed: an exchange of its leader may never end."""
@@ -453,11 +521,13 @@ class Teams:
             if scope.round is not None and scope.is_stale(team):
                 reason = f"team {team.number} has another leader"
                 outgoing += self._close_failed(scope.round.number, reason)
+        if self._desk is not None:
+            outgoing += self._desk.follow(self.active)
         return outgoing + self.settle(f"the members of team {team.number} changed")
 
     def _divide(self) -> list[Outgoing]:
         """Now and then: whether the teams' parts of the global batch fit their speeds."""
-        teams, now = self.active, self._clock()
+        teams, now = self.training, self._clock()
         if now - self._divided_s < DIVIDE_EVERY_S:
             return []
         self._divided_s = now
@@ -475,13 +545,13 @@ class Teams:
 
     def _known(self) -> dict[int, ControlState]:
         """What is measured of each team that trains."""
-        states = {team.number: team.mind.control for team in self.active}
+        states = {team.number: team.mind.control for team in self.training}
         return {number: state for number, state in states.items() if state is not None}
 
     @property
     def _least_share(self) -> int:
         """The fewest samples of a worker; where teams wait for each other's steps, as few as can be."""
-        teams = self.active
+        teams = self.training
         minimum = max((team.minimum for team in teams), default=1)
         if self._merges.has_stops:
             return minimum
@@ -490,7 +560,7 @@ class Teams:
 
     def settle(self, reason: str) -> list[Outgoing]:
         """Tells every team its place in the whole, where that is another one than it was told."""
-        teams, self._unsettled = self.active, None
+        teams, self._unsettled = self.training, None
         missing = self._global_batch - sum(team.batch for team in teams)
         if missing and teams:
             speeds = {team.number: float(team.batch) for team in teams}
@@ -501,9 +571,9 @@ class Teams:
                 team.batch = parts[team.number]
         self._merges.set_batches(teams)
         outgoing = []
-        workers = sum(len(team.members) for team in teams)
+        workers = sum(len(team.members) for team in self.active)
         first_rank = first_sample = 0
-        for team in teams:
+        for team in (*teams, *(one for one in self.active if one.only_serves)):
             whole = Whole(
                 team=team.number,
                 first_rank=first_rank,
@@ -513,7 +583,7 @@ class Teams:
                 is_root=team.is_root,
             )
             first_rank += len(team.members)
-            first_sample += team.batch
+            first_sample += 0 if team.only_serves else team.batch
             view = team.mind.view
             if whole == team.whole and (view is None or view.global_batch == team.batch):
                 continue
@@ -578,6 +648,7 @@ class Teams:
                 case TeamsFounded(sync=sync):
                     self.sync = sync
                     self._regrouping, self._has_stopped = None, False
+                    self._last_whole = -1  # these teams have taken part in no round yet
                 case TeamLost(team=team):
                     self.teams.pop(team, None)
         self._last_round += _ROUNDS_LOST
@@ -585,6 +656,8 @@ class Teams:
         self._journal.append(RoundsLost(number=self._last_round))
         for scope in self._merges.scopes:
             scope.recall(merged, lost=self._last_round, sync=self.sync)
+        if self._desk is not None:
+            self._desk.replay(records)
         self._attendance.away_s = RETURN_S
         if any(team.whole is None for team in self.teams.values()):
             self._unsettled = "the workers are to part"

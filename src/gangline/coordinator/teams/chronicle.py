@@ -6,8 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control.sync.rounds import Round
-from gangline.coordinator.kept.records import Leased, Merged
-from gangline.spec.event import Decision, LeaseReturned, RoundEnded, SamplesLeased
+from gangline.coordinator.kept.records import Applied, Leased, Merged, Voided
+from gangline.spec.event import (
+    Decision,
+    LeaseReturned,
+    RoundEnded,
+    SamplesLeased,
+    UpdateApplied,
+    UpdateVoided,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -83,11 +90,45 @@ class Chronicle:
             )
         )
 
+    def apply(self, applied: Applied) -> None:
+        """An update of the parameter servers has its place."""
+        entry = applied.entry
+        teams = tuple(part.team for part in entry.parts)
+        self._events.write(
+            UpdateApplied(
+                t=self._clock(),
+                number=entry.number,
+                epoch=applied.epoch,
+                teams=teams,
+                clocks=tuple(part.clock for part in entry.parts),
+                weights=tuple(part.weight for part in entry.parts),
+                offsets=tuple(applied.offsets[team] for team in teams),
+                staleness=entry.staleness,
+            )
+        )
+
+    def void(self, voided: Voided) -> None:
+        """What a team has computed counts nothing."""
+        self._events.write(
+            UpdateVoided(
+                t=self._clock(),
+                team=voided.team,
+                epoch=voided.epoch,
+                start=voided.start,
+                stop=voided.stop,
+                clock=voided.clock,
+            )
+        )
+
     def repeat(self, record: AnyRecord, clock: RoundClock) -> None:
         """A coordinator was killed after it had written this into its journal: tell it again."""
         match record:
             case Leased():
                 self.lease(record)
+            case Applied():
+                self.apply(record)
+            case Voided():
+                self.void(record)
             case Merged(number=number, epoch=epoch, offsets=offsets, is_whole=is_whole):
                 one = Round(number, tuple(offsets), opened_s=self._clock(), is_whole=is_whole)
                 self.end_round(

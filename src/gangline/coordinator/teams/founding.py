@@ -130,15 +130,27 @@ class Founder:
     ) -> tuple[dict[int, Team], list[Outgoing]]:
         """Makes each group a team. Raises UsageError where the batch is too small for them."""
         assert self._first is not None
+        if sync.service is not None:
+            training = sum(
+                not all(ready[one].only_serves for one in group.workers) for group in groups
+            )
+            sync.service.check(teams=max(1, training), workers=len(ready))
         global_batch, minimum = self._first.global_batch, self._first.minimum
         if all(rate.kind != LOCAL for rate in sync.rates) and self._first.shares is None:
             minimum = least_share(global_batch, len(ready), minimum=minimum)
+        trains = {
+            i: group
+            for i, group in enumerate(groups)
+            if not (sync.service and all(ready[one].only_serves for one in group.workers))
+        }
+        if not trains:
+            raise UsageError("all workers only serve (--only-serve): somebody must train")
         parts = divide(
             global_batch,
-            {i: self._speed(group.workers, ready) for i, group in enumerate(groups)},
+            {i: self._speed(group.workers, ready) for i, group in trains.items()},
             least_parts(
                 global_batch,
-                {i: len(group.workers) for i, group in enumerate(groups)},
+                {i: len(group.workers) for i, group in trains.items()},
                 minimum=minimum,
             ),
         )
@@ -155,12 +167,12 @@ class Founder:
                 samples=global_batch,
             )
             first_rank += len(group.workers)
-            first_sample += parts[place]
+            first_sample += parts.get(place, 0)
             teams[number], told = self._factory.found(
                 TeamFounded(team=number, members=group.workers, whole=whole),
                 ready=ready,
                 hellos=self._root.mind.hellos,
-                batch=parts[place],
+                batch=parts.get(place, minimum * len(group.workers)),
                 structure=None if group.is_flat else group,
             )
             outgoing += told

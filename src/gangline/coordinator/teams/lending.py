@@ -6,7 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.control.sync.leasing import LeaseBook
-from gangline.coordinator.kept.records import Closed, Emptied, Leased, Merged, TeamLost
+from gangline.coordinator.kept.records import (
+    Applied,
+    Closed,
+    Emptied,
+    Leased,
+    Merged,
+    TeamLost,
+    Voided,
+)
 from gangline.protocol.messages import LeaseGranted
 from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease
@@ -89,6 +97,18 @@ class Lending:
         self._journal.append(merged)
         self.replay(merged)
 
+    def apply(self, applied: Applied) -> None:
+        """The parameter servers have an update for good: its samples count."""
+        self._journal.append(applied)
+        self._chronicle.apply(applied)
+        self.replay(applied)
+
+    def void(self, voided: Voided) -> None:
+        """What a team has computed counts nothing: its samples are free again."""
+        self._journal.append(voided)
+        self._chronicle.void(voided)
+        self.replay(voided)
+
     def take_back(self, team: int) -> int:
         """A team is lost: how many samples are free again."""
         self._journal.append(TeamLost(team=team))
@@ -114,5 +134,11 @@ class Lending:
             case Merged(offsets=offsets):
                 for team, offset in offsets.items():
                     self.book.commit(team, offset)
+            case Applied(epoch=epoch, offsets=offsets) if epoch == self.book.epoch:
+                for team, offset in offsets.items():
+                    self.book.commit(team, offset)
+                    self.book.note_in_time(team)
+            case Voided(team=team, epoch=epoch, start=start, stop=stop) if epoch == self.book.epoch:
+                self.book.void(team, start, stop, is_late=record.clock >= 0)
             case TeamLost(team=team):
                 self.book.take_back(team)

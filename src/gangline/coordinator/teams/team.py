@@ -78,6 +78,12 @@ class Team:
         return self.mind.members
 
     @property
+    def only_serves(self) -> bool:
+        """Whether its members hold parameters, and compute nothing."""
+        ready = [self.mind.readied(member) for member in self.members]
+        return bool(ready) and all(one is not None and one.only_serves for one in ready)
+
+    @property
     def leader(self) -> int:
         """Who exchanges with the other teams' leaders."""
         return self.members[0]

@@ -23,6 +23,8 @@ from gangline.worker.checkpoint.state import capture
 from gangline.worker.session import now
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gangline.spec.position import Position
     from gangline.worker.groups.membership import Membership
     from gangline.worker.groups.snapshot import Snapshot
@@ -85,6 +87,8 @@ class Checkpointer:
         self._seed = seed
         self._last_step = first_step
         self._thread: threading.Thread | None = None
+        self.before: Callable[[], None] = lambda: None
+        """Called before a copy is taken: what is wrong with the state shall be said before."""
 
     def offer(
         self,
@@ -119,6 +123,7 @@ class Checkpointer:
         self._last_step = position.step
         started_s = time.perf_counter()
         try:
+            self.before()
             contents = capture(self._prepared, snapshot, membership.results)
         except Exception as error:  # the user's own state_dict may raise anything
             self._tell_failure(position.step, error)

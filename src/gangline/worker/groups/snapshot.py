@@ -15,6 +15,7 @@ import copy
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
@@ -24,8 +25,6 @@ from gangline.worker.samples.sample_state import tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import torch
 
     from gangline.worker.gradients.carried import CarriedGradients, Values
     from gangline.worker.prepare.prepared import Prepared
@@ -94,7 +93,7 @@ class Snapshot:
 
     def _now(self) -> _Kept:
         return _Kept(
-            buffers=[buffer.detach().clone() for buffer in self._live_buffers()],
+            buffers=_clones(self._live_buffers()),
             groups=[_scalars(group) for group in self._live_groups()],
             states=[copy.deepcopy(item.state_dict()) for item in self._prepared.stateful],
             parameters=self._copied_parameters(),
@@ -195,6 +194,19 @@ class Snapshot:
     def _live_groups(self) -> Sequence[dict[str, Any]]:
         optimizers: Sequence[torch.optim.Optimizer] = self._prepared.optimizers
         return [group for optimizer in optimizers for group in optimizer.param_groups]
+
+
+def _clones(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of all: few calls for those on a device, each of which takes longer than what it moves."""
+    copies = [torch.empty_like(tensor) for tensor in tensors]
+    kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        kinds.setdefault((tensor.device, tensor.dtype), []).append(index)
+    for alike in kinds.values():
+        torch._foreach_copy_(
+            [copies[index] for index in alike], [tensors[index].detach() for index in alike]
+        )
+    return copies
 
 
 @contextmanager

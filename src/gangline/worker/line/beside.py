@@ -18,6 +18,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from urllib.parse import urlsplit
 
@@ -41,14 +42,11 @@ class Beside:
             stderr=subprocess.DEVNULL,
         )
         assert self._process.stdin is not None
-        self._pipe = self._process.stdin.fileno()
-        os.set_blocking(self._pipe, False)
+        self._lock = threading.Lock()
+        self.pipe = [self._process.stdin.fileno()]
+        """The descriptor of the pipe, which a forked child must not hold; none when it is closed."""
+        os.set_blocking(self.pipe[0], False)
         self._write({"token": token, "authority": authority})
-
-    @property
-    def pipe(self) -> int:
-        """The descriptor of the pipe: a forked child must not hold it."""
-        return self._pipe
 
     def beat(self, url: str, worker: int) -> None:
         """The worker's threads run: it will be spoken for when they do not."""
@@ -57,7 +55,8 @@ class Beside:
     def close(self) -> None:
         """Nobody speaks for the worker any more."""
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
+        with self._lock, contextlib.suppress(OSError):
+            self.pipe.clear()  # first: the number may be another file's as soon as it is closed
             self._process.stdin.close()
         try:
             self._process.wait(_TIMEOUT_S)
@@ -67,8 +66,9 @@ class Beside:
 
     def _write(self, line: dict[str, object]) -> None:
         # Who does not read, or is gone, speaks for nobody; the worker trains on.
-        with contextlib.suppress(OSError, ValueError):
-            os.write(self._pipe, json.dumps(line).encode() + b"\n")
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            for pipe in self.pipe:
+                os.write(pipe, json.dumps(line).encode() + b"\n")
 
 
 # --- the process beside the worker ------------------------------------------------------------------

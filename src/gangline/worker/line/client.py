@@ -176,6 +176,8 @@ class ControlClient:
         self._max_away_s = max_away_s
         self._away_since_s: float | None = time.monotonic()
         self._beside = _start_beside(token, authority) if hello.is_elastic else None
+        if self._beside is not None:
+            close_in_children(self._beside, self._beside.pipe)
         self._threads = [
             threading.Thread(target=self._receive, name="gangline-control-in", daemon=True),
             threading.Thread(target=self._send, name="gangline-control-out", daemon=True),
@@ -336,6 +338,13 @@ class ControlClient:
             return found
 
         return self._wait(find_or_give_up, _POST_WAIT_S, what)
+
+    def check_team(self) -> None:
+        """Raises ExchangeAborted where this worker's team is broken, and what ends the job for it."""
+        if self._refusal is not None:
+            raise self._refusal
+        if self.has_moved or self.newest_recovery > self.entered:
+            raise ExchangeAborted("this team is not what it was")
 
     def wait_held(self, number: int, timeout_s: float) -> bool:
         """Waits for a newer order than this one to stand still, or for anything else that is said.
@@ -511,8 +520,7 @@ class ControlClient:
         )
 
     def _announce(self, connection: ClientConnection) -> None:
-        beside = [] if self._beside is None else [self._beside.pipe]
-        close_in_children(self, [connection.socket, *beside])
+        close_in_children(self, [connection.socket])
         for message in (self._hello, *self._standing.values()):
             connection.send(encode(message))
         with self._changed:

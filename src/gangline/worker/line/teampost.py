@@ -5,10 +5,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from gangline.protocol.messages import EpochClosed, Heard, LeaseGranted, RoundClosed, RoundOpened
+from gangline.protocol.messages import (
+    EpochClosed,
+    Heard,
+    LeaseGranted,
+    RoundClosed,
+    RoundOpened,
+    Served,
+    Turn,
+)
 
 if TYPE_CHECKING:
     from gangline.protocol.messages import ToTeam
+    from gangline.spec.serving import Serving
 
 T = TypeVar("T")
 
@@ -26,6 +35,10 @@ class TeamPost:
         self._closed: dict[int, RoundClosed] = {}
         self._heard: dict[tuple[int, int], Heard] = {}
         self.epoch_closed: EpochClosed | None = None
+        self.serving: Serving | None = None
+        """Who holds the parameters, where there are parameter servers."""
+        self._turns: dict[tuple[int, int, int], Turn] = {}
+        """By epoch, team and push: who enters another team may hear of both."""
         self.newest_opened = -1
         """The newest round that was opened."""
         self.newest_closed = -1
@@ -46,6 +59,12 @@ class TeamPost:
                 self.newest_closed = max(self.newest_closed, number)
             case EpochClosed():
                 self.epoch_closed = message
+            case Served(serving=serving):
+                self.serving = serving
+            case Turn(epoch=epoch, team=team, pushed=pushed):
+                turns = {key: one for key, one in self._turns.items() if key[0] == epoch}
+                kept = list(turns.items())[-_KEPT_ROUNDS:]
+                self._turns = {**dict(kept), (epoch, team, pushed): message}
             case Heard(epoch=epoch, call=call):
                 self._heard = {key: one for key, one in self._heard.items() if key[0] >= epoch - 1}
                 self._heard[epoch, call] = message
@@ -57,6 +76,16 @@ class TeamPost:
     def forget_leases(self) -> None:
         """They were those of a team that this worker is not in any more."""
         self._leases = {}
+        self._turns = {}
+
+    def turn(self, epoch: int, team: int, pushed: int) -> Turn | None:
+        """The answer to a team's push, if it has come."""
+        return self._turns.get((epoch, team, pushed))
+
+    def forget_turn(self, epoch: int, team: int, pushed: int) -> None:
+        """It is asked for again."""
+        key = (epoch, team, pushed)
+        self._turns = {other: one for other, one in self._turns.items() if other != key}
 
     def forget_lease(self, epoch: int, number: int) -> None:
         """Nothing was to be had: it is asked for again."""

@@ -10,7 +10,7 @@ from gangline.worker.gradients.by_hand import warn_of_windows
 from gangline.worker.gradients.spans import UnitSpans
 from gangline.worker.loop.holding import Holding
 from gangline.worker.sync.strategy import KeptAt
-from gangline.worker.telling.reports import tell_step, tell_units
+from gangline.worker.telling.reports import tell_codecs, tell_step, tell_units
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,7 +195,7 @@ class BatchWalk:
     def _count_step(self, handout: Handout) -> None:
         """The step is made, unless its attempt is void."""
         gear, progress, strategy = self._gear, self._progress, self._gear.mode.strategy
-        times = gear.clock.take()
+        times = gear.clock.take(handout.share, is_drawn=handout.usual_share is not None)
         if progress.is_void:
             gear.logbook.discard(handout.step)
             return
@@ -204,6 +204,7 @@ class BatchWalk:
         gear.snapshot.take()
         self._keeping.offer(KeptAt.STEP)
         tell_step(gear.session, handout, times, team=strategy.number, probe=gear.probe)
+        tell_codecs(gear.session)
         tell_units(gear.session, gear.gradients.spans, step=handout.step)
         gear.logbook.commit(handout.step)
         gear.faults.reach("between", handout.step)

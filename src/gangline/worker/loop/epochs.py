@@ -302,6 +302,7 @@ class EpochWalk:
         """The epoch is over for all, and this group has used so many samples of it."""
         session, progress = self._gear.session, self._progress
         number = self._gear.mode.strategy.number
+        self._gear.late_sizes.settle()
         tell_epoch(session, epoch, step=progress.position.step, samples=samples, team=number)
         progress.is_in_epoch = False
         if progress.position.epoch == epoch:

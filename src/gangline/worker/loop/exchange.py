@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from gangline.spec.errors import ExchangeError, MismatchError
 from gangline.worker.checks.gradient_checks import check_sizes
 from gangline.worker.checks.rates import check_rates, rates_checksum
-from gangline.worker.checks.scrutiny import Scrutiny
 from gangline.worker.gradients.agreement import (
     BatchSection,
     CheckSection,
@@ -38,7 +37,7 @@ class StepExchange:
         self._gear = gear
         self._recovery = recovery
         self._reduction = reduction
-        self._scrutiny = Scrutiny()
+        self._scrutiny = gear.scrutiny
         self.agreed: Agreed | None = None
         """What the members have agreed on last."""
 
@@ -47,6 +46,8 @@ class StepExchange:
         gear = self._gear
         session, view = gear.session, gear.views.at(handout.step)
         gear.faults.reach("exchange", handout.step)
+        if session.group.size > 1:
+            gear.late_sizes.settle()  # what is usual is part of what is said
         try:
             agreed = gear.gradients.exchange(partial(self._state, handout))
             check_sizes(agreed, self._scrutiny, session, view)
@@ -55,6 +56,8 @@ class StepExchange:
             return
         gear.clock.exchanged()
         self.agreed = agreed
+        if gear.gradients.unread_size is not None:
+            gear.late_sizes.note(gear.gradients.unread_size, step=handout.step)
         if self._reduction is not None and session.group.rank == 0:
             self._reduction.note(agreed, handout, view)
         check_rates(agreed)
@@ -62,15 +65,21 @@ class StepExchange:
         if adoption is not None and session.group.rank == 0:
             self._recovery.record_view(adoption)
 
+    def lose(self, error: ExchangeError) -> None:
+        """What should have become of the exchanged gradient has failed: the batch counts nothing."""
+        self._recovery.lose(error)
+
     def _state(self, handout: Handout, made: PassSection) -> Statement:
         """What this worker says in the header of an exchange, by all who have a say."""
         prepared, client = self._gear.prepared, self._gear.session.client
+        is_alone = self._gear.session.group.size == 1
         return Statement(
             batch=BatchSection(handout.view, handout.epoch, handout.step, handout.micro),
             made=made,
             views=self._gear.views.section,
             checks=CheckSection(
-                rates=rates_checksum(prepared.optimizers),
+                # A rate may be a tensor on a device, which would have to be waited for.
+                rates=0 if is_alone else rates_checksum(prepared.optimizers),
                 usual=self._scrutiny.usual,
                 evicts=int(prepared.evicts_wrong),
             ),

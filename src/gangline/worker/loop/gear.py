@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gangline.worker.checks.late_sizes import LateSizes
+from gangline.worker.checks.scrutiny import Scrutiny
 from gangline.worker.faults import Faults
 from gangline.worker.gradients.buffers import Buffers
 from gangline.worker.gradients.exchange import Gradients
@@ -17,6 +19,7 @@ from gangline.worker.groups.snapshot import Snapshot
 from gangline.worker.samples.fetched import FetchedBatches
 from gangline.worker.samples.order import Company
 from gangline.worker.sync.mode import Mode
+from gangline.worker.telling.deviceclock import DeviceClock
 from gangline.worker.telling.logbook import LogBook
 from gangline.worker.telling.stepclock import StepClock
 from gangline.worker.telling.weighing import Weighing
@@ -44,6 +47,8 @@ class Gear:
     views: ViewSchedule
     batches: FetchedBatches
     gradients: Gradients
+    scrutiny: Scrutiny
+    late_sizes: LateSizes
     buffers: Buffers
     snapshot: Snapshot
     membership: Membership
@@ -102,6 +107,7 @@ def equip(
     gradients = Gradients(
         layout, buffers, session.communicator, is_eager=not prepared.sync_batchnorm
     )
+    scrutiny = Scrutiny()
     snapshot = Snapshot(prepared, gradients.carried)
     membership = Membership(
         session,
@@ -121,13 +127,15 @@ def equip(
         views=views,
         batches=FetchedBatches(prepared.models, needs_step=bool(prepared.optimizers)),
         gradients=gradients,
+        scrutiny=scrutiny,
+        late_sizes=LateSizes(session, scrutiny),
         buffers=buffers,
         snapshot=snapshot,
         membership=membership,
         giver=Giver(session, snapshot),
         departure=Departure(session),
         mode=Mode(session, prepared, views, membership, snapshot, company=company),
-        clock=StepClock(),
+        clock=StepClock(device=DeviceClock(gradients.timed_mark)),
         faults=faults,
         pacer=instruments.pacer,
         probe=instruments.probe,

@@ -20,6 +20,8 @@ class Keeping:
         self._gear = gear
         self._progress = progress
         self.checkpointer = checkpointer
+        if checkpointer is not None:
+            checkpointer.before = gear.late_sizes.settle
 
     def offer(self, moment: KeptAt) -> None:
         """The loop is between two batches, or two epochs, as `moment` says."""

@@ -79,7 +79,8 @@ class BackwardPasses:
         must_exchange = self._gradients.finish_local()
         gear.clock.computed()
         if must_exchange and gear.handout is not None:
-            gear.weighing.tell(gear.handout, gear.clock.times)
+            if not self._gradients.runs_ahead:  # else it is not known yet what was computed
+                gear.weighing.tell(gear.handout, gear.clock.times)
             self._exchange.make(gear.handout)
 
     def _check(self) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from gangline.spec.errors import ExchangeError
 from gangline.worker.gradients import backward
 from gangline.worker.gradients.backward import after_closure, has_closure
 from gangline.worker.gradients.by_hand import refuse_other_optimizers
@@ -12,8 +15,6 @@ from gangline.worker.loop.stepdoor import StepDoor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import torch
 
     from gangline.worker.checks.guard import LayoutGuard
     from gangline.worker.loop.batches import BatchWalk
@@ -52,6 +53,7 @@ class OptimizerSteps:
         """Whether it does so by the `step` that is ours, so that hooks have nothing to do."""
         self._hidden: list[torch.Tensor | None] | None = None
         """The gradients that the present step must not use."""
+        self._gradients.takes_rows = self._takes_rows
         optimizers = gear.prepared.optimizers
         self._doors = [StepDoor(optimizer, self._make_step) for optimizer in optimizers]
         self._handles = [
@@ -85,7 +87,7 @@ class OptimizerSteps:
             if self._hidden is not None:  # it is done again, was done before, or is not due
                 optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers look at it
             else:
-                result = step(*args, **kwargs)
+                result = self._update(optimizer, step, args, kwargs)
         except BaseException:
             self._show()
             raise
@@ -93,6 +95,47 @@ class OptimizerSteps:
             self._is_in_step = self._is_surrounded = False
         self._after_step()
         return result
+
+    def _update(
+        self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """The step is due: the optimizer makes it, or whoever makes the updates in its place."""
+        handout, updater = self._gear.handout, self._gear.mode.strategy.updater
+        if updater is None or handout is None or self._gear.is_passing_through:
+            return step(*args, **kwargs)
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers look at it
+        closure = next((one for one in (*args, *kwargs.values()) if callable(one)), None)
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+            if self._hidden is not None:  # it is not due after all
+                return result
+        clock = self._gear.clock
+
+        def step_here() -> None:
+            step()
+            clock.updated()
+
+        clock.updated()  # so far it was the loop's own: it may have clipped gradients
+        try:
+            turn_s = updater.update(
+                step_here,
+                rows=self._gradients.rows(),
+                epoch=handout.epoch,
+                stop=handout.window_stop,
+                samples=handout.total,
+            )
+        except ExchangeError as error:
+            self._exchange.lose(error)
+            self._hidden = self._gradients.hide()
+        else:
+            clock.served(turn_s)
+        return result
+
+    def _takes_rows(self) -> bool:
+        updater = self._gear.mode.strategy.updater
+        return updater is not None and updater.takes_rows
 
     def _on_begin(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]

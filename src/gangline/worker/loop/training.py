@@ -241,6 +241,8 @@ class Training:
         """Leaves the models and optimizers as if they had never been prepared."""
         gear = self.gear
         gear.logbook.close()
+        with contextlib.suppress(RuntimeError):  # a device that has failed has said so by itself
+            gear.late_sizes.settle()
         self._steps.close()
         gear.batches.close()
         sample_state.watch(None)

@@ -46,7 +46,9 @@ from gangline.worker.prepare.refusals import (
     check_loader,
     check_models,
     check_optimizers,
+    check_served,
     why_in_step,
+    why_unserved,
 )
 from gangline.worker.prepare.selfprobe import ProbeSchedule, tell_workload
 from gangline.worker.prepare.weighing import LEAST_BYTES, expect_exchange_s
@@ -159,6 +161,7 @@ def set_up(
     request = _check(session, objects, options)
     is_elastic = session.client is None or session.client.is_elastic
     check_apart(request.prepared, request.order, is_elastic=is_elastic)
+    check_served(request.prepared, session.place.config.exchange.only_serve)
     layout = build_layout(request.prepared.models, request.prepared.optimizers)
     if session.group.size > 1 or session.is_late:
         check_unwrapped(layout.slots)
@@ -522,6 +525,8 @@ def _first_view(
             structure=session.place.config.exchange.tree,
             sync=request.prepared.sync,
             must_stay=why_in_step(request.prepared, request.order, is_elastic=client.is_elastic),
+            must_update=why_unserved(request.prepared),
+            only_serves=session.place.worker in session.place.config.exchange.only_serve,
             traits=introduction.traits(),
             gradient_bytes=_gradient_bytes(request.prepared.models),
             keeps_checkpoints=request.options.checkpoint is not None,

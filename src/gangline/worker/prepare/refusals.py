@@ -12,6 +12,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from gangline.paramserver.service.optimizers import check_shardable
 from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.worker.gradients.layout import optimizer_parameters
 from gangline.worker.samples.order import DrawnOrder
@@ -94,6 +95,32 @@ def check_apart(prepared: Prepared, order: Order, *, is_elastic: bool) -> None:
         raise UnsupportedError(
             f"with sync={str(prepared.sync)!r} {reason}, or train with sync='full'"
         )
+
+
+def check_served(prepared: Prepared, only_serve: Sequence[int]) -> None:
+    """Refuses what parameter servers cannot update, and servers where there are none."""
+    reason = why_unserved(prepared)
+    if only_serve and prepared.sync.service is None:
+        raise UsageError(
+            f"--only-serve {','.join(map(str, only_serve))} is for parameter servers, and this job is "
+            f"held together by {prepared.sync}: choose --sync asp, ssp(4), bsp or backup(1)"
+        )
+    if prepared.sync.service is not None and reason:
+        raise UnsupportedError(f"with sync={str(prepared.sync)!r}: {reason}")
+
+
+def why_unserved(prepared: Prepared) -> str:
+    """Why parameter servers cannot make the updates; empty where they can."""
+    if len(prepared.optimizers) != 1:
+        return (
+            f"parameter servers update with one optimizer, and there are {len(prepared.optimizers)}: "
+            "put all parameters into one, with a parameter group for each kind of them"
+        )
+    try:
+        check_shardable(prepared.optimizers[0])
+    except UnsupportedError as error:
+        return str(error)
+    return ""
 
 
 def why_in_step(prepared: Prepared, order: Order, *, is_elastic: bool) -> str:

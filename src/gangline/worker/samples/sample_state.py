@@ -97,12 +97,16 @@ class SampleState(nn.Module):
             )
         chosen = (writers > 0).to(self.values.device)
         self.values.data[chosen] = values.view_as(self.values).to(self.values)[chosen]
+        self.forget_writes()
+
+    def forget_writes(self) -> None:
+        """What was written is known to all workers."""
         self._written.zero_()
 
     def become(self, values: Tensor) -> None:
         """Takes over another worker's table."""
         self.values.data.copy_(values)
-        self._written.zero_()
+        self.forget_writes()
 
 
 class Watcher(Protocol):

@@ -32,6 +32,7 @@ class InStep:
     kept_at = KeptAt.STEP
     waits_at_end = True
     section = RoundSection()
+    updater = None
     stage = -1
 
     def __init__(self, company: Company, part: Part) -> None:

@@ -7,7 +7,9 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
 
     from gangline.protocol.messages import Heard
     from gangline.spec.position import Position
@@ -36,6 +38,32 @@ class EpochEnd(NamedTuple):
     """Whether all samples of the epoch were used; else there is more to do."""
     has_moved: bool
     """Whether this worker goes on in another group, which it has yet to find."""
+
+
+class Updater(Protocol):
+    """Makes the update where the optimizer of this process does not make it alone."""
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether gradients may be sparse."""
+        ...
+
+    def update(
+        self,
+        step: Callable[[], None],
+        *,
+        rows: Mapping[int, Tensor],
+        epoch: int,
+        stop: int,
+        samples: int,
+    ) -> float:
+        """The gradient of so many samples is there, up to `stop` in the group's order.
+
+        `step` is the optimizer's own.
+        `rows` says which rows of sparse gradients count, by the ids of their parameters. Returns how
+        many seconds of it were waiting for a turn. A failure (ExchangeError) breaks the group.
+        """
+        ...
 
 
 class Strategy(Protocol):
@@ -69,6 +97,11 @@ class Strategy(Protocol):
     @property
     def section(self) -> RoundSection:
         """What this worker says in the header of an exchange."""
+        ...
+
+    @property
+    def updater(self) -> Updater | None:
+        """Who makes the updates; None: the optimizer of this process, as it is."""
         ...
 
     def reach(self, position: Position, start: int, stop: int, *, length: int) -> int:

@@ -183,3 +183,16 @@ def test_a_group_stays_a_recovery_when_its_shares_are_cut_anew() -> None:
     assert memory.is_recovery
     assert memory.first_view == 2
     assert memory.member_since == {0: 0, 2: 1}
+
+
+def test_a_journal_that_is_closed_twice_closes_nothing_of_others(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path / "journal.jsonl")
+    journal.close()
+    reader, writer = os.pipe()
+    try:
+        journal.close()
+        os.write(writer, b"x")
+        assert os.read(reader, 1) == b"x"
+    finally:
+        os.close(reader)
+        os.close(writer)

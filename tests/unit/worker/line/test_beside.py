@@ -11,15 +11,15 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import pytest
 from serving import KEYS, serving, until
 
+from gangline.collectives.forking import close_in_children
 from gangline.coordinator import Federation
 from gangline.worker.line.beside import Beside, Vitals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pytest
 
 COMPUTING = "while True: pass"
 SLEEPING = "import time; time.sleep(600)"
@@ -103,3 +103,41 @@ def test_nobody_is_left_when_the_worker_ends() -> None:
             return True
 
     until(is_gone, "the process beside it to end")
+
+
+def test_a_forked_child_keeps_what_has_the_number_of_a_pipe_that_was_closed() -> None:
+    """Data loaders fork after a job has ended, and have descriptors of their own."""
+    beside = Beside(token=KEYS.worker, authority=None)
+    close_in_children(beside, beside.pipe)
+    (number,) = beside.pipe
+    beside.close()
+    reader, writer = os.pipe()
+    os.dup2(reader, number)
+    try:
+        child = os.fork()
+        if child == 0:
+            try:
+                os.fstat(number)
+                os._exit(0)
+            except OSError:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        for descriptor in {reader, writer, number}:
+            os.close(descriptor)
+
+
+def test_nothing_is_written_to_what_has_the_number_of_a_pipe_that_was_closed() -> None:
+    beside = Beside(token=KEYS.worker, authority=None)
+    (number,) = beside.pipe
+    beside.close()
+    reader, writer = os.pipe()
+    os.dup2(writer, number)
+    try:
+        beside.beat("ws://127.0.0.1:1", 0)
+        os.set_blocking(reader, False)
+        with pytest.raises(BlockingIOError):
+            os.read(reader, 1)
+    finally:
+        for descriptor in {reader, writer, number}:
+            os.close(descriptor)

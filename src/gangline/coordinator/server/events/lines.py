@@ -52,7 +52,7 @@ _OF_WORKERS = (
 )
 _OF_LAUNCHERS = (LogOpened, RunStarted, RunEnded, WorkerEnded, Decision, EventsLost)
 _DECIDED_BY_WORKERS = frozenset(
-    {"begin_anew", "leave", "out_of_memory", "probe", "resumed", "small_shares"}
+    {"begin_anew", "codec", "leave", "out_of_memory", "probe", "resumed", "small_shares"}
 )
 _DECIDED_BY_LAUNCHERS = frozenset(
     {"end_stopped", "keep_events", "never_joined", "notice", "respawn", "await_others"}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gangline.collectives import Group
     from gangline.collectives.transports import Door
     from gangline.protocol.messages import RoundOpened
+    from gangline.worker.sync.teams.replica import Replica
 
 LEVEL = "teams"
 
@@ -34,6 +35,12 @@ class Mean(NamedTuple):
     cpu_s: float
     """What the exchange took from this process's computing."""
     sent_bytes: int
+    apart: float = 0.0
+    """How far this team's parameters are from the mean."""
+    moved: float = 0.0
+    """How far the mean is from what the teams had in common before."""
+    change: Tensor | None = None
+    """What takes this team to the mean."""
 
 
 Exchange: TypeAlias = SideTask[Mean]
@@ -142,6 +149,16 @@ class Leaders:
         self._number = -1
 
 
-def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+def compared(mean: Mean, copy: Copy, reference: Tensor, replica: Replica) -> Mean:
+    """The same, with what follows from it: vectors as long as the model, which take their time."""
+    count, values = replica.num_parameters, mean.copy.values
+    return mean._replace(
+        apart=_distance(copy.values[:count], values[:count]),
+        moved=_distance(values[:count], reference[:count]),
+        change=replica.difference(values, copy.values),
+    )
+
+
+def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
     """The length of the difference of two flat vectors."""
     return float(torch.linalg.vector_norm(one - other))

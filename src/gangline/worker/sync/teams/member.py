@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gangline.worker.line.client import ControlClient
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
+    from gangline.worker.sync.served.updates import ServedUpdates
 
 
 class TeamMember:
@@ -70,6 +71,11 @@ class TeamMember:
     def section(self) -> RoundSection:
         """What this worker knows of rounds."""
         return self._team.merging.stages
+
+    @property
+    def updater(self) -> ServedUpdates | None:
+        """The parameter servers, where there are any."""
+        return self._team.served
 
     def reach(self, position: Position, start: int, stop: int, *, length: int) -> int:
         """As far as samples are lent to this team; who is to part goes no further."""

@@ -33,7 +33,7 @@ from gangline.worker.gradients.agreement import RoundSection
 from gangline.worker.session import now
 from gangline.worker.sync.teams.burden import Burden
 from gangline.worker.sync.teams.handover import HandOver, hand_over, have_all
-from gangline.worker.sync.teams.leaders import Exchange, Leaders, distance
+from gangline.worker.sync.teams.leaders import Exchange, Leaders, compared
 from gangline.worker.sync.teams.replica import Copy, Replica
 
 if TYPE_CHECKING:
@@ -175,8 +175,11 @@ class Merging:
                 self._common_at(opened.level).values,
                 self._leaders_at(opened.level),
             )
+            replica = self._replica
             self._exchange = Exchange(
-                lambda: leaders.exchange(opened, copy, reference, samples),
+                lambda: compared(
+                    leaders.exchange(opened, copy, reference, samples), copy, reference, replica
+                ),
                 partial(self._fail, number),
             )
 
@@ -225,11 +228,7 @@ class Merging:
         if self._is_told or self._exchange is None or self._exchange.result is None:
             return
         self._is_told = True
-        assert self._copy is not None
-        assert self._mean is not None
-        mean, count = self._exchange.result, self._replica.num_parameters
-        own, common = self._copy.values[:count], self._mean.values[:count]
-        moved = distance(common, self._common_at(opened.level).values[:count])
+        mean = self._exchange.result
         self._client.send(
             RoundDone(
                 number=opened.number,
@@ -237,7 +236,7 @@ class Merging:
                 offset=self._mark[1],
                 busy_s=max(self._busy_s + mean.cpu_s, self._burden.seconds),
                 exchange_s=mean.took_s,
-                drift=self._drift(distance(own, common), moved),
+                drift=self._drift(mean.apart, mean.moved),
                 sent_bytes=mean.sent_bytes,
             )
         )
@@ -276,19 +275,23 @@ class Merging:
 
     def _apply(self, opened: RoundOpened, mean: Copy, sync: Sync) -> None:
         assert self._copy is not None
-        shared = mean.values[: self._replica.num_shared]
+        replica, change = self._replica, None
         if sync.outer == NESTEROV and (opened.is_whole or sync.overlaps):
             mean = self._stepped(mean)
-            shared = mean.values[: self._replica.num_shared]
+        elif self._exchange is not None and self._exchange.result is not None:
+            change = self._exchange.result.change
         is_wrong = not self._copy.is_finite
         if is_wrong or (opened.is_whole and not self._has_gone_on):
-            self._replica.become(mean)
+            replica.become(mean)
         else:
-            self._replica.move(shared - self._copy.values[: len(shared)])
+            if change is None:
+                change = replica.difference(mean.values, self._copy.values)
+            replica.move(change)
         if is_wrong:
             self._begin_anew(opened, mean)
         # Those of a higher level are those of all levels below it.
-        common = Common(self._mark, shared.clone())
+        shared, is_whole = mean.values[: replica.num_shared], len(mean.values) > replica.num_shared
+        common = Common(self._mark, shared.clone() if is_whole else shared)
         self._common |= dict.fromkeys(range(opened.level + 1), common)
 
     def _begin_anew(self, opened: RoundOpened, mean: Copy) -> None:
@@ -314,7 +317,7 @@ class Merging:
         self._momentum = OUTER_MOMENTUM * before + way
         values = mean.values.clone()
         values[:count] = reference + OUTER_RATE * (way + OUTER_MOMENTUM * self._momentum)
-        return mean._replace(values=values)
+        return Copy(values, mean.counters)
 
     # --- while the team waits --------------------------------------------------------------------
 

@@ -8,10 +8,14 @@ value: so all workers begin the next epoch alike.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from gangline.worker.gradients.streams import Mark, SideStreams, is_queued, pinned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,15 +23,24 @@ if TYPE_CHECKING:
     from gangline.worker.prepare.prepared import Prepared
 
 
-class Copy(NamedTuple):
+@dataclass(frozen=True)
+class Copy:
     """The state of a team at one moment, or the mean over several."""
 
-    values: Tensor
-    """Parameters, then floating-point buffers, then (in a whole copy) optimizer state."""
+    flat: Tensor
     counters: tuple[float, ...]
     """What is counted and not averaged; in a whole copy only."""
+    ready: Mark = None
+    """When `flat` is there, where a device still writes it."""
 
     @property
+    def values(self) -> Tensor:
+        """Parameters, then floating-point buffers, then (in a whole copy) optimizer state."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        return self.flat
+
+    @cached_property
     def is_finite(self) -> bool:
         """Whether all values are numbers: a sum in which one is not would not be one either."""
         # A sum costs a third of looking at each, and is finite unless it overflows.
@@ -46,18 +59,39 @@ class Replica:
         self.num_shared = sum(tensor.numel() for tensor in tensors)
         """How many values every copy has; what follows is optimizer state."""
         self.num_parameters = sum(tensor.numel() for tensor in self._parameters())
+        devices = {tensor.device for tensor in tensors}
+        self._device = devices.pop() if len(devices) == 1 else None
+        """Where all of it is, if that is one device."""
+        self._streams = SideStreams()
+
+    @property
+    def _is_queued(self) -> bool:
+        return self._device is not None and is_queued(self._device)
 
     def copy(self, *, is_whole: bool) -> Copy:
-        """How things are now."""
+        """How things are now. One of a GPU leaves it while the next step is computed."""
         tensors = [*self._parameters(), *self._buffers()]
         if is_whole:
-            tensors += self._moments()
-        counters = tuple(float(one) for one in self._counters()) if is_whole else ()
-        return Copy(self._flat(tensors), counters)
+            counters = tuple(float(one) for one in self._counters())
+            return Copy(self._flat([*tensors, *self._moments()]), counters)
+        if not self._is_queued:
+            return Copy(self._flat(tensors), ())
+        there = torch.cat([tensor.detach().reshape(-1).to(self._dtype) for tensor in tensors])
+        flat, ready = self._streams.to_host(there)
+        return Copy(flat, (), ready)
+
+    def difference(self, mean: Tensor, copy: Tensor) -> Tensor:
+        """What `move` shall add to get from a copy to the mean, where a device can fetch it."""
+        if not self._is_queued:
+            return mean[: self.num_shared] - copy[: self.num_shared]
+        out = pinned(self.num_shared, self._dtype)
+        return torch.sub(mean[: self.num_shared], copy[: self.num_shared], out=out)
 
     def move(self, change: Tensor) -> None:
         """Adds to the parameters and running statistics."""
         start = 0
+        if self._is_queued:
+            change = change.to(self._device, non_blocking=True)
         for tensor in [*self._parameters(), *self._buffers()]:
             part = change[start : start + tensor.numel()].view(tensor.shape)
             tensor.data.add_(part.to(tensor.device, tensor.dtype))

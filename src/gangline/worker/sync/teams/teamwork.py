@@ -19,6 +19,8 @@ from gangline.protocol.messages import (
 from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease, TeamOrder
 from gangline.spec.sync import LOCAL, parse_sync
+from gangline.worker.sync.served.ahead import AheadUpdates
+from gangline.worker.sync.served.updates import ServedUpdates
 from gangline.worker.sync.teams.merging import Merging
 
 if TYPE_CHECKING:
@@ -59,14 +61,35 @@ class Teamwork:
         self._order = TeamOrder()
         self._last_closing = -1
         self._is_epoch_over = True
+        self._session, self._prepared = session, prepared
+        self.served: ServedUpdates | None = None
+        """Where parameter servers make the updates."""
+        self._former: ServedUpdates | None = None
+        """What made them before: others may still ask it for the optimizer's state."""
+        self._is_met = False
+        """Whether the team has met the others since its last step."""
+        if not is_parting:
+            self._serve()
+
+    def _serve(self) -> None:
+        """Trains by the parameter servers that are asked for, if any are."""
+        self._former, self.served = self.served, None
+        service = self.sync.service
+        if service is not None:
+            make = AheadUpdates if service.ahead else ServedUpdates
+            self.served = make(self._session, self._prepared, service, self._view)
 
     # --- samples ---------------------------------------------------------------------------------
 
     def reach(self, epoch: int, stop: int, *, length: int) -> int:
         """How far the team's order goes: up to `stop`, or less where nothing more is to be had."""
-        if epoch != self._epoch:
+        is_new = epoch != self._epoch
+        if is_new:
             self._check_left(epoch)
             self._epoch, self._order, self._is_epoch_over = epoch, TeamOrder(), False
+        if self.served is not None and (is_new or self._is_met):
+            self.served.begin(epoch)
+        self._is_met = False
         while self._order.given < stop:
             number = len(self._order)
             lease = self._lease(number, length)
@@ -120,6 +143,8 @@ class Teamwork:
         if not is_end and not self.merging.num_steps:
             return None  # that was the round for which all teams stop
         mark = (position.epoch, position.start)
+        if self.served is not None and is_end:
+            self.served.flush(epoch=position.epoch, stop=position.start)
         self._client.send(
             Reached(
                 epoch=mark[0],
@@ -142,15 +167,34 @@ class Teamwork:
             found = self._client.wait_post(partial(self._find_news, mark[0], is_end), "other teams")
             if isinstance(found, EpochClosed):
                 self._last_closing = found.round
-                self._is_epoch_over = found.is_complete
+                self._is_epoch_over, self._is_met = found.is_complete, True
                 post.forget_lease(self._epoch, len(self._order))
+                self._close_former()
+                if self.served is not None:
+                    self.served.hand_back()
                 return found
             assert isinstance(found, RoundOpened)
+            settled = None
+            if self.served is not None:
+                settled = self.served.settle(mark[0], takes_state=self._is_main)
             self.merging.begin(found.number, mark, self.sync)
             if is_end or found.is_whole or not self.sync.overlaps:
                 self.sync = self.merging.complete(self.sync)
+            if self.served is not None and settled is not None:
+                self.served.take(settled)
             if not is_end and not self.merging.num_steps:
                 return None
+
+    def _close_former(self) -> None:
+        former, self._former = self._former, None
+        if former is not None:
+            former.close()
+
+    @property
+    def _is_main(self) -> bool:
+        """Whether this worker keeps checkpoints, so that it needs the optimizer's state."""
+        whole = self._view().whole
+        return whole is None or (whole.first_rank == 0 and self._session.group.rank == 0)
 
     def _find_news(self, epoch: int, is_end: bool) -> EpochClosed | RoundOpened | None:
         """What the coordinator says to a team that waits. Rounds come in order, for all members."""
@@ -181,6 +225,8 @@ class Teamwork:
             "order": [[*lease] for lease in self._order.leases],
             "is_over": self._is_epoch_over,
             "is_parting": self.is_parting,
+            "is_met": self._is_met,
+            "served": None if self.served is None else self.served.export(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -189,7 +235,9 @@ class Teamwork:
         self.sync = parse_sync(state["sync"])
         self._last_closing = state["closing"]
         self._epoch, self._is_epoch_over = state["epoch"], state["is_over"]
-        self.is_parting = state["is_parting"]
+        self.is_parting, self._is_met = state["is_parting"], state["is_met"]
+        if self.served is not None and state["served"] is not None:
+            self.served.load(state["served"])
         self._order = TeamOrder(Lease(*lease) for lease in state["order"])
 
     def move(self) -> None:
@@ -202,6 +250,7 @@ class Teamwork:
         self.is_parting, self.sync = False, sync
         self.merging.restart(epoch)
         self._forget_order()
+        self._serve()
 
     def _forget_order(self) -> None:
         self._epoch, self._order, self._is_epoch_over = -1, TeamOrder(), True
@@ -232,3 +281,6 @@ class Teamwork:
     def close(self) -> None:
         """Ends what is under way."""
         self.merging.close()
+        self._close_former()
+        if self.served is not None:
+            self.served.close()

@@ -183,6 +183,7 @@ def test_a_team_that_is_no_number_gets_the_mean_and_begins_its_optimizer_anew() 
     merging._place = SimpleNamespace(worker=1)  # type: ignore[assignment]
     merging._session = SimpleNamespace(record=events.append)  # type: ignore[assignment]
     merging._common, merging._mark, merging._momentum = {}, (0, 8), None
+    merging._exchange = None
     merging._copy = merging._replica.copy(is_whole=False)
     opened = RoundOpened(number=3, group=0, is_whole=False, level=0, leaders=(0, 1), addresses=())
     merging._apply(opened, Copy(torch.tensor([1.0, 2.0]), ()), parse_sync("flexible"))

@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
+from made_up_device import made_up_device as made_up_device
 from torch import nn
 
 from gangline.worker.prepare.prepared import Prepared
+from gangline.worker.sync.teams import replica as replica_module
 from gangline.worker.sync.teams.replica import Copy, Replica
+
+if TYPE_CHECKING:
+    from made_up_device import MadeUpDevice
 
 
 def normalised() -> nn.Module:
@@ -104,6 +111,21 @@ def test_moving_keeps_what_was_trained_meanwhile() -> None:
     mean = copy.values + 0.25
     replica.move(mean - copy.values)
     torch.testing.assert_close(replica.copy(is_whole=False).values, now + 0.25)
+
+
+def test_a_gpu_is_waited_for_when_its_copy_is_read_and_not_when_it_is_taken(
+    made_up_device: MadeUpDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_module, "pinned", lambda n, dtype: torch.empty(n, dtype=dtype))
+    parts = prepared(normalised())
+    replica = Replica(parts)
+    copy = replica.copy(is_whole=False)
+    before = parts.models[0][0].weight.detach().clone()
+    train(parts, 1)
+    replica.move(replica.difference(copy.flat + 0.25, copy.flat))
+    assert made_up_device.num_waits == 0
+    assert torch.equal(copy.values[: before.numel()].view_as(before), before)
+    assert made_up_device.num_waits == 1
 
 
 def test_moving_leaves_optimizer_state_and_counters() -> None:

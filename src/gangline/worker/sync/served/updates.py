@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The updates of a team that trains by parameter servers.
+
+After the backward pass the team's leader pushes the gradient to the servers, tells the coordinator, and
+waits for its turn; then it pulls the parameters, and hands them to its team. Everything is said under
+the number of the team's clock, so that it can be said again: a push counts once.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from gangline.protocol.messages import END, LAG, Pushed, Turn, Unserved
+from gangline.spec.errors import ExchangeAborted, ServerLost
+from gangline.spec.serving import WORKER
+from gangline.worker.sync.served.hosting import Hosting
+from gangline.worker.sync.served.links import ServerLinks
+from gangline.worker.sync.served.scaling import unscale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from gangline.collectives import Group
+    from gangline.paramserver.service.client import ServiceClient
+    from gangline.paramserver.service.optimizers import Options
+    from gangline.spec.serving import Entry, Service, Serving
+    from gangline.spec.view import View
+    from gangline.worker.line.client import ControlClient
+    from gangline.worker.prepare.prepared import Prepared
+    from gangline.worker.session import Session
+
+T = TypeVar("T")
+
+_LOOK_S = 0.1
+_AGAIN_S = 1.0
+KEPT_ENTRIES = 4096
+"""So many entries are remembered, for servers that lack them."""
+
+
+class ServedUpdates:
+    """Makes a team's updates by way of the parameter servers; holds the shards of this worker, too."""
+
+    def __init__(
+        self, session: Session, prepared: Prepared, service: Service, view: Callable[[], View]
+    ) -> None:
+        """`view` is what the members of the team agreed on last."""
+        assert session.client is not None
+        self._session = session
+        self._line: ControlClient = session.client
+        self._service = service
+        self._view = view
+        (self._optimizer,) = prepared.optimizers
+        self._parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        self._names = _names_of(prepared, self._parameters)
+        self._links = ServerLinks(session)
+        self._hosting: Hosting | None = None
+        self._team = -1
+        """For which team it pushes; a worker that enters another one has another object for it."""
+        self._epoch = -1
+        self._clock = -1
+        """Of the update that is computed now; -1: that is to be heard."""
+        self._known = 0
+        """The first entry that the team was not told of."""
+        self._was_read = 0
+        """The first entry that is not in the parameters, in any of the shards."""
+        self._log: list[tuple[Entry, int]] = []
+        """The newest entries, and the orders of servers that held when they were told."""
+        self._pulled_from = -1
+        """The order of servers that was pulled from last."""
+        self._pushed_stop = 0
+        """Up to where in the team's order everything is pushed."""
+        self._state: dict[int, dict[str, Any]] | None = None
+        """That of the optimizer, at the end of an epoch, where this worker needs it."""
+        self._steps = 0
+        self._turn_s = 0.0
+        """How long turns were waited for in the present update."""
+        self._base: list[Tensor] = []
+        """Where the worker updates by itself: the parameters without what it has yet to push."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this worker speaks with the servers for its team."""
+        return self._view().members[0] == self._session.place.worker
+
+    # --- epochs ------------------------------------------------------------------------------------
+
+    def begin(self, epoch: int) -> None:
+        """The team begins an epoch, or goes on with one: asks for a turn, and goes on meanwhile."""
+        self._start()
+        self._pushed_stop = self._pushed_stop if epoch == self._epoch else 0
+        self._epoch, self._clock = epoch, -1
+        self._line.post.forget_turn(epoch, self._team, -1)
+        self._line.post.forget_turn(epoch, self._team, END)
+        self._state = None
+        if self._service.update == WORKER:
+            self._base = copies_of(self._parameters)
+        else:
+            self._optimizer.state.clear()  # it is the servers'
+        if self.is_leader:
+            self._ask_turn()
+
+    def _start(self) -> None:
+        """Begins to serve, if this worker holds a shard: its values are those that all begin with."""
+        if self._hosting is not None:
+            return
+        post = self._line.post
+        team = self._team = self._view().team
+
+        def find() -> Serving | None:
+            serving = post.serving
+            return serving if serving is not None and team in serving.teams else None
+
+        serving = self._line.wait_post(find, "parameter servers")
+        hosting = Hosting(
+            self._line,
+            self._links,
+            worker=self._session.place.worker,
+            team=team,
+            service=self._service,
+            parameters=self._parameters,
+            pulled=self._pulled_into(),
+            optimizer=self._optimizer,
+            names=self._names,
+        )
+        hosting.begin(serving)
+        self._hosting = hosting
+
+    def _pulled_into(self) -> list[Tensor]:
+        """The tensors that pulls are written to; they have the parameters' values now."""
+        return self._parameters
+
+    def flush(self, *, epoch: int, stop: int) -> None:
+        """The epoch is over for this team: what it has not pushed yet is pushed."""
+        if self._pushed_stop >= stop:
+            return
+        if self._service.update != WORKER:  # its last steps were skipped
+            none = [None] * len(self._parameters)
+            self._push(none, epoch=epoch, stop=stop, skipped=stop - self._pushed_stop)
+        elif self._base:
+            self._push_changes(epoch=epoch, stop=stop)
+
+    def settle(self, epoch: int, *, takes_state: bool) -> list[Tensor]:
+        """All teams have pushed what they had: takes the parameters that have come of it.
+
+        And, if it `takes_state`, that of the optimizer. Now, while all wait for each other: later a
+        server may be in the next epoch, or have ended.
+        """
+        post = self._line.post
+        turn = self._line.wait_post(
+            lambda: post.turn(epoch, self._team, END), "the end of the epoch"
+        )
+        self._go_on(turn if self.is_leader else None, pulls=True)
+        if (takes_state or turn.takes_state) and self._service.update != WORKER:
+            self._state, _ = self._served(lambda client: client.pull_state())
+        return copies_of(self._parameters)
+
+    def take(self, values: Sequence[Tensor]) -> None:
+        """Has these parameters, to the last bit, whatever was added up meanwhile."""
+        for parameter, value in zip(self._parameters, values, strict=True):
+            parameter.data.copy_(value)
+
+    def hand_back(self) -> None:
+        """The optimizer of this process gets the state that was taken when all settled."""
+        if self._state is not None:
+            load_state(self._optimizer, self._parameters, self._state)
+
+    # --- updates -----------------------------------------------------------------------------------
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether sparse gradients can be pushed by their rows: nobody else's are added to them."""
+        return self._service.update != WORKER and self._session.group.size == 1
+
+    def update(
+        self,
+        step: Callable[[], None],
+        *,
+        rows: Mapping[int, Tensor],
+        epoch: int,
+        stop: int,
+        samples: int,
+    ) -> float:
+        """The gradient of so many samples is there, up to `stop`; `rows` says what is sparse in it.
+
+        Returns how many seconds were spent in waiting for a turn.
+        """
+        self._turn_s = 0.0
+        if self._service.update == WORKER:
+            self._step(step, epoch=epoch, stop=stop)
+        elif unscale(self._optimizer):
+            skipped = self._skipped(stop, samples)
+            self._push(self._gradients(rows), epoch=epoch, stop=stop, skipped=skipped)
+        return self._turn_s
+
+    def _skipped(self, stop: int, samples: int) -> int:
+        """How many samples came to nothing since the last push: a GradScaler skips steps."""
+        return max(0, stop - self._pushed_stop - samples)
+
+    def _gradients(self, rows: Mapping[int, Tensor]) -> list[Tensor | None]:
+        return [_by_rows(p.grad, rows.get(id(p))) for p in self._parameters]
+
+    def _step(self, step: Callable[[], None], *, epoch: int, stop: int) -> None:
+        """Updates here, and pushes and pulls now and then."""
+        step()
+        self._steps += 1
+        if self._steps % self._service.push == 0:
+            self._push_changes(epoch=epoch, stop=stop)
+        elif self._steps % self._service.fetch == 0:
+            own = [p.detach() - b for p, b in zip(self._parameters, self._base, strict=True)]
+            if self.is_leader:
+                self._fetch()
+            if self._session.group.size > 1:
+                self._share()
+            self._base = copies_of(self._parameters)
+            for parameter, change in zip(self._parameters, own, strict=True):
+                parameter.data.add_(change)
+
+    def _push_changes(self, *, epoch: int, stop: int) -> None:
+        changes: list[Tensor | None] = [
+            p.detach() - b for p, b in zip(self._parameters, self._base, strict=True)
+        ]
+        is_fetched = self._steps % self._service.fetch == 0
+        self._push(changes, epoch=epoch, stop=stop, pulls=is_fetched)
+        self._base = copies_of(self._parameters)
+
+    def _push(
+        self,
+        gradients: Sequence[Tensor | None],
+        *,
+        epoch: int,
+        stop: int,
+        skipped: int = 0,
+        pulls: bool = True,
+        options: Sequence[Options] | None = None,
+    ) -> None:
+        turn = None
+        if self.is_leader:
+            clock = self._own_clock(epoch)
+            _, number = self._served(lambda client: client.push(clock, gradients, options))
+            turn = self._say(clock, stop=stop, skipped=skipped, serving=number)
+        self._go_on(turn, pulls=pulls)
+        self._pushed_stop = stop
+
+    def _own_clock(self, epoch: int) -> int:
+        """The clock of the update that is pushed now: that of the last turn."""
+        post = self._line.post
+        if self._clock < 0:
+            if post.turn(epoch, self._team, -1) is None:
+                self._ask_turn()  # it may have been asked for by a leader that is no more
+            self._clock = self._wait_turn(epoch, -1).clock
+        return self._clock
+
+    def _ask_turn(self) -> None:
+        """Asks for a turn, having pushed nothing."""
+        assert self._hosting is not None
+        self._line.send(
+            Pushed(
+                clock=-1,
+                epoch=self._epoch,
+                start=self._pushed_stop,
+                stop=self._pushed_stop,
+                known=self._told_upto(),
+                read=self._was_read,
+                serving=self._hosting.number,
+            )
+        )
+
+    def _say(self, clock: int, *, stop: int, skipped: int, serving: int) -> Turn:
+        """Tells the coordinator, which orders all updates, and waits for its answer."""
+        # After lost servers a clock is given again.
+        self._line.post.forget_turn(self._epoch, self._team, clock)
+        self._line.send(
+            Pushed(
+                clock=clock,
+                epoch=self._epoch,
+                start=self._pushed_stop,
+                stop=stop,
+                skipped=skipped,
+                known=self._told_upto(),
+                read=self._was_read,
+                serving=serving,
+            )
+        )
+        return self._wait_turn(self._epoch, clock)
+
+    def _wait_turn(self, epoch: int, clock: int) -> Turn:
+        began_s, post = time.perf_counter(), self._line.post
+        turn = self._line.wait_post(lambda: post.turn(epoch, self._team, clock), "a turn")
+        self._turn_s += time.perf_counter() - began_s
+        return turn
+
+    def _go_on(self, turn: Turn | None, *, pulls: bool) -> None:
+        """Takes the parameters and the number of the next clock, with the whole team."""
+        if turn is not None:
+            if pulls:
+                self._read(turn)
+            self._clock = turn.clock
+        if self._session.group.size > 1:
+            self._share()
+
+    @property
+    def _has_log(self) -> bool:
+        """Whether this worker heard of the newest entries itself: another one may have led its team."""
+        return not self._known or (bool(self._log) and self._log[-1][0].number >= self._known - 1)
+
+    def _told_upto(self) -> int:
+        """From which entry on the coordinator is to tell: who leads anew hears some once more."""
+        return self._known if self._has_log else max(0, self._known - LAG)
+
+    def _fetch(self) -> None:
+        """Pulls what is there, without waiting for a turn."""
+
+        def pull(client: ServiceClient) -> int:
+            client.pull(*(self._wanted(self._known) if self._has_log else (0, ())))
+            return min(client.pulled_at, default=0)
+
+        self._was_read, _ = self._served(pull)
+
+    def _read(self, turn: Turn) -> None:
+        """Pulls what the team has a turn for."""
+        if not self._has_log:
+            self._log = []
+        self._log += [(entry, turn.serving) for entry in turn.entries]
+        del self._log[:-KEPT_ENTRIES]
+
+        def pull(client: ServiceClient) -> tuple[int, int]:
+            upto, entries = self._wanted(turn.upto, serving=turn.serving)
+            client.pull(upto, entries)
+            return upto, min(client.pulled_at, default=upto)
+
+        (self._known, self._was_read), self._pulled_from = self._served(pull)
+
+    def _wanted(self, upto: int, *, serving: int | None = None) -> tuple[int, tuple[Entry, ...]]:
+        """Up to where to pull, and the entries that the servers may not know.
+
+        A server that has taken another one's place may lack what others brought to that one. What was
+        in the sequence when all went back is in it no more.
+        """
+        assert self._hosting is not None
+        number, applied = self._hosting.rebuilt
+        if serving is None or serving < number:
+            upto = min(upto, applied) if serving is not None else upto
+        self._log = [
+            (entry, since)
+            for entry, since in self._log
+            if entry.number < applied or since >= number
+        ]
+        is_same = self._pulled_from == self._hosting.number
+        first = self._known if is_same else 0
+        return upto, tuple(entry for entry, _ in self._log if first <= entry.number < upto)
+
+    def _share(self) -> None:
+        """The leader's parameters become the team's."""
+        flat = _flat(self._parameters)
+        numbers = torch.tensor([self._clock, self._known, self._was_read], dtype=torch.int64)
+
+        def give(group: Group) -> None:
+            group.broadcast(numbers, 0)
+            for tensor in flat.values():
+                group.broadcast(tensor, 0)
+
+        self._session.communicator.call(give)
+        self._clock, self._known, self._was_read = (int(one) for one in numbers)
+        _spread(flat, self._parameters)
+
+    def _served(self, ask: Callable[[ServiceClient], T]) -> tuple[T, int]:
+        """Asks the servers; where one is lost, again when others are in its place.
+
+        Returns the answer, and the number of the order of servers that gave it.
+        """
+        hosting = self._hosting
+        assert hosting is not None
+        has_complained = False
+        while True:
+            number = hosting.number
+            try:
+                answer = hosting.ask(ask)
+                if has_complained:
+                    self._line.send(Unserved(number=number))  # it does reach them
+                return answer, number
+            except ServerLost as lost:
+                has_complained = True
+                self._line.send(Unserved(number=number, shard=lost.shard, error=str(lost)[:1000]))
+            except ExchangeAborted:
+                pass  # another order of servers is followed
+            again_s = time.monotonic() + _AGAIN_S
+            while not hosting.wait_after(number, _LOOK_S) and time.monotonic() < again_s:
+                self._line.check_team()
+            self._line.withdraw(Unserved)
+
+    # --- for members that come later ---------------------------------------------------------------
+
+    def export(self) -> dict[str, Any]:
+        """What a member of the same team needs to go on as this one does."""
+        return {
+            "epoch": self._epoch,
+            "clock": self._clock,
+            "known": self._known,
+            "read": self._was_read,
+            "pushed": self._pushed_stop,
+            "steps": self._steps,
+            "base": self._base,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Becomes like the member that exported this."""
+        self._start()
+        self._epoch, self._clock = state["epoch"], state["clock"]
+        self._known, self._pushed_stop = state["known"], state["pushed"]
+        self._was_read = state["read"]
+        self._steps, self._base, self._pulled_from = state["steps"], state["base"], -1
+
+    def close(self) -> None:
+        """Serves and asks no more."""
+        if self._hosting is not None:
+            self._hosting.close()
+
+
+def load_state(
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[Tensor],
+    state: dict[int, dict[str, Any]],
+) -> None:
+    """Gives an optimizer the state of each parameter, by its number; on the parameter's device."""
+    optimizer.state.clear()
+    for number, found in state.items():
+        parameter = parameters[number]
+        optimizer.state[parameter] = {
+            name: value.to(parameter.device)
+            if isinstance(value, torch.Tensor) and value.dim() > 0
+            else value
+            for name, value in found.items()
+        }
+
+
+def _names_of(prepared: Prepared, parameters: Sequence[Tensor]) -> list[str]:
+    names = {id(p): name for model in prepared.models for name, p in model.named_parameters()}
+    return [names.get(id(p), f"parameter {number}") for number, p in enumerate(parameters)]
+
+
+def _by_rows(gradient: Tensor | None, rows: Tensor | None) -> Tensor | None:
+    """The gradient as a sparse one, where only these rows of it count."""
+    if gradient is None or rows is None:
+        return gradient
+    return torch.sparse_coo_tensor(
+        rows[None], gradient[rows], gradient.shape, is_coalesced=True, check_invariants=False
+    )
+
+
+def copies_of(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The values as they are now."""
+    return [p.detach().clone() for p in parameters]
+
+
+def _flat(parameters: Sequence[Tensor]) -> dict[torch.dtype, Tensor]:
+    """The parameters as one vector of each type."""
+    kinds = {p.dtype for p in parameters}
+    return {
+        kind: torch.cat([p.detach().reshape(-1) for p in parameters if p.dtype == kind])
+        for kind in sorted(kinds, key=str)
+    }
+
+
+def _spread(flat: dict[torch.dtype, Tensor], parameters: Sequence[Tensor]) -> None:
+    places = dict.fromkeys(flat, 0)
+    for p in parameters:
+        start = places[p.dtype]
+        p.data.copy_(flat[p.dtype][start : start + p.numel()].view_as(p))
+        places[p.dtype] = start + p.numel()

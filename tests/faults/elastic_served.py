@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops that train by parameter servers, and note what each step was computed from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from elastic_bodies import CLASSES, FEATURES, describe, mlp
+from torch import Tensor, nn
+
+import gangline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from elastic_bodies import Parts
+
+
+def note_read(parts: Parts) -> None:
+    """Which updates of each shard the present step's parameters have, by where its samples end."""
+    if parts.is_alone:
+        return
+    gear = gangline.worker.api._job.training.gear
+    updater, handout = gear.mode.strategy.updater, gear.handout
+    if updater is None or handout is None:
+        return
+    client = updater._hosting.client
+    team = gear.mode.strategy.number
+    parts.found_after["indices"] = client._indices
+    rates = [group["lr"] for group in updater._optimizer.param_groups]
+    parts.found_after[team, handout.epoch, handout.window_stop] = (client.pulled_at, rates)
+
+
+class Uneven(nn.Module):
+    """Some parameters are frozen, some have no gradient in some batches, and types are mixed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = mlp()
+        self.body[0].bias.requires_grad_(False)
+        self.rare = nn.Linear(FEATURES, CLASSES)
+        self.shift = nn.Parameter(torch.full((CLASSES,), 0.1, dtype=torch.bfloat16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.body(x) + self.shift
+        return out + self.rare(x) if float(x[0, 0]) > 0 else out
+
+
+def uneven_sgd(model: Uneven) -> torch.optim.SGD:
+    """Two groups; with momentum a gradient of zero is not the same as none."""
+    groups = [{"params": model.body.parameters(), "lr": 0.1}]
+    groups += [{"params": [*model.rare.parameters(), model.shift], "lr": 0.02}]
+    return torch.optim.SGD(groups, momentum=0.9, weight_decay=0.01)
+
+
+class Words(nn.Module):
+    """A table of which each batch uses some rows, and has a sparse gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(60, CLASSES, mode="sum", sparse=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table((x[:, :2] * 19).long().abs() % 60)
+
+
+TABLES = {
+    "rows_sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.2),
+    "rows_adam": lambda model: torch.optim.SparseAdam(model.parameters(), lr=0.02),
+    "rows_adagrad": lambda model: torch.optim.Adagrad(model.parameters(), lr=0.1),
+}
+
+
+def rows_sgd(parts: Parts) -> dict[str, Any]:
+    model = Words()
+    return _train(parts, model, TABLES["rows_sgd"](model))
+
+
+def rows_adam(parts: Parts) -> dict[str, Any]:
+    model = Words()
+    return _train(parts, model, TABLES["rows_adam"](model))
+
+
+def rows_adagrad(parts: Parts) -> dict[str, Any]:
+    model = Words()
+    return _train(parts, model, TABLES["rows_adagrad"](model))
+
+
+def served_uneven(parts: Parts) -> dict[str, Any]:
+    """With a schedule that goes by the step, and a closure."""
+    model = Uneven()
+    optimizer = uneven_sgd(model)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader(), stateful=(schedule,))
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            note_read(parts)
+
+            def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            schedule.step()
+    return describe([model], [optimizer])
+
+
+def served_sgd(parts: Parts) -> dict[str, Any]:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01)
+    return _train(parts, model, optimizer)
+
+
+def served_adam(parts: Parts) -> dict[str, Any]:
+    model = mlp()
+    return _train(parts, model, torch.optim.Adam(model.parameters(), lr=0.02))
+
+
+def _train(parts: Parts, model: Any, optimizer: Any) -> dict[str, Any]:
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            note_read(parts)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
+def resumed_adam(parts: Parts) -> dict[str, Any]:
+    """Goes on from the newest checkpoint, if there is one."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader(), resume=True)
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
+def _scaled(parts: Parts, *, overflows: Callable[[int], bool], **options: Any) -> dict[str, Any]:
+    """By a GradScaler whose scale is so high that a wrong unscaling cannot be missed."""
+    model = mlp()
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.2, momentum=0.9, weight_decay=0.01, **options
+    )
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader(), stateful=(scaler,))
+    skipped = 0
+    for _ in parts.epochs():
+        for x, y, index in parts.batches(loader):
+            note_read(parts)
+            optimizer.zero_grad()
+            is_bad = any(overflows(int(one)) for one in index)
+            factor = float("inf") if is_bad else 1.0
+            scaler.scale(F.cross_entropy(model(x), y) * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            skipped += len(index) if is_bad else 0
+    parts.found_after |= {"scale": scaler.get_scale(), "skipped": skipped}
+    return describe([model], [optimizer])
+
+
+def served_scaled(parts: Parts) -> dict[str, Any]:
+    return _scaled(parts, overflows=lambda _: False)
+
+
+def served_fused(parts: Parts) -> dict[str, Any]:
+    return _scaled(parts, overflows=lambda _: False, fused=True)
+
+
+def served_overflow(parts: Parts) -> dict[str, Any]:
+    """Some steps are skipped."""
+    return _scaled(parts, overflows=lambda one: one % 37 == 0)
+
+
+def served_fused_overflow(parts: Parts) -> dict[str, Any]:
+    return _scaled(parts, overflows=lambda one: one % 37 == 0, fused=True)
+
+
+def served_all_overflow(parts: Parts) -> dict[str, Any]:
+    return _scaled(parts, overflows=lambda _: True)
+
+
+def served_normalised(parts: Parts) -> dict[str, Any]:
+    model = nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES))
+    return _train(parts, model, torch.optim.SGD(model.parameters(), lr=0.1))
