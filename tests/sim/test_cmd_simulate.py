@@ -184,6 +184,13 @@ def test_modes_can_be_compared(sites):
     assert "over limited links; a worker did not compute for" in sites("--sync", "full")
 
 
+def test_parameter_servers_are_simulated(sites):
+    answer = json.loads(sites("--json", "--sync", "asp(servers=2)"))
+    assert answer["sync"] == "asp(servers=2)"
+    assert answer["survival"]["samples_lost"] == answer["survival"]["samples_repeated"] == 0
+    assert answer["link_bytes"] > 0
+
+
 def test_the_ledger_proves_what_happened_to_a_team(sites, tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text('[[faults]]\nworker = 2\nstep = 5\nkind = "kill"\n')

@@ -82,3 +82,30 @@ def test_a_link_that_cannot_be_is_refused(fields, message):
 def test_a_spell_that_ends_before_it_begins_is_refused():
     with pytest.raises(UsageError, match="from a time to a later one"):
         Spell(from_s=2.0, to_s=1.0, factor=3.0)
+
+
+def test_messages_that_share_a_link_go_one_after_the_other():
+    found = network(bytes_per_s=1e6)
+    arrivals = [found.deliver_s(source, 0, 0.0, num_bytes=1e6) for source in (1, 2, 3)]
+    assert arrivals == pytest.approx([1.0, 2.0, 3.0])
+    assert found.deliver_s(0, 1, 0.0, num_bytes=1e6) == pytest.approx(1.0), "each way for itself"
+    assert found.deliver_s(1, 1, 0.5, num_bytes=1e6) == 0.5
+
+
+def test_who_has_a_slow_link_does_not_keep_a_server_from_others():
+    nodes = tuple(
+        SimulatedNode(name=name, bytes_per_s=speed)
+        for name, speed in (("server", 1e6), ("slow", 1e4), ("fast", 1e6))
+    )
+    found = Network(Scenario(nodes=nodes), np.random.default_rng(0))
+    assert found.deliver_s(1, 0, 0.0, num_bytes=1e5) == pytest.approx(10.0)
+    assert found.deliver_s(2, 0, 0.0, num_bytes=1e5) == pytest.approx(0.2)
+
+
+def test_a_link_between_places_is_shared_by_all_who_are_there():
+    nodes = tuple(SimulatedNode(name=f"n{i}", place="here" if i else "there") for i in range(3))
+    link = SimulatedLink(between=("here", "there"), bytes_per_s=1e6, delay_s=0.01)
+    found = Network(Scenario(nodes=nodes, links=(link,)), np.random.default_rng(0))
+    assert found.deliver_s(1, 0, 0.0, num_bytes=1e6) == pytest.approx(1.01)
+    assert found.deliver_s(2, 0, 0.0, num_bytes=1e6) == pytest.approx(2.01)
+    assert found.deliver_s(0, 2, 0.0, num_bytes=1e6) == pytest.approx(1.01)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cases import quick_of
 from gangline.control import ControlOptions
 from gangline.control.members.watch import MIN_PATIENCE_S, PATIENCE_STEPS
 from gangline.observe.ledger import read_ledger
@@ -151,7 +152,7 @@ def judge_members(
         assert not [one for one in event.members if died.get(one, event.t) < event.t]
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", quick_of(range(10), quick=range(4)))
 def test_nothing_is_lost_whatever_the_plan(block: int) -> None:
     for seed in range(100 * block, 100 * (block + 1)):
         try:

@@ -128,6 +128,11 @@ def link_between(
     )
 
 
+def is_forward(link: SimulatedLink, source: Placed) -> bool:
+    """Whether a message from this node goes by a link from its first end to its second."""
+    return _is_at(source, link.between[0])
+
+
 def factor_at(spells: Iterable[Spell], now: float) -> float:
     """How many times as long something takes at a moment."""
     return math.prod(spell.factor for spell in spells if spell.from_s <= now < spell.to_s)

@@ -12,14 +12,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gangline.simulation.links import Spell, factor_at, link_between
+from gangline.simulation.links import Spell, factor_at, is_forward, link_between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
 
-    from gangline.simulation.scenario import Scenario
+    from gangline.simulation.links import SimulatedLink
+    from gangline.simulation.scenario import Scenario, SimulatedNode
+
+
+class _Lane(NamedTuple):
+    """One direction of a link that carries one message after the other, whoever sent them."""
+
+    name: tuple[str, ...]
+    s_per_byte: float
+    spells: tuple[Spell, ...] = ()
 
 
 class _Way(NamedTuple):
@@ -32,6 +41,8 @@ class _Way(NamedTuple):
     """Of what lies between them."""
     jitter_s: float
     spells: tuple[Spell, ...]
+    lanes: tuple[_Lane, ...] = ()
+    """What it goes over, and others, too."""
 
     @property
     def is_free(self) -> bool:
@@ -48,6 +59,8 @@ class Network:
         self._scenario = scenario
         self._rng = rng
         self._ways: dict[tuple[int, int], _Way] = {}
+        self._taken_s: dict[tuple[str, ...], float] = {}
+        """Up to when each lane is taken."""
         self.is_free = not scenario.links and all(
             node.bytes_per_s is None and node.delay_s == 0 for node in scenario.nodes
         )
@@ -103,6 +116,23 @@ class Network:
         """What it takes a leader to give the others of its group what it has."""
         return max(self.ring_s(rows, [now] * len(rows), num_bytes=num_bytes, passes=1)) - now
 
+    def deliver_s(self, source: int, target: int, now: float, *, num_bytes: float) -> float:
+        """When something is there that is sent now, behind all that its links were given before.
+
+        Each node's own link, in each direction, and each link between places carries one message
+        after the other. A message is through when the last of its links is done with it.
+        """
+        way = self._way(source, target)
+        if way.is_free:
+            return now
+        self.crossed_bytes += num_bytes
+        through_s = now
+        for lane in way.lanes:
+            takes_s = num_bytes * lane.s_per_byte * factor_at(lane.spells, now)
+            self._taken_s[lane.name] = max(now, self._taken_s.get(lane.name, 0.0)) + takes_s
+            through_s = max(through_s, self._taken_s[lane.name])
+        return through_s + way.delay_s + way.jitter_s * float(self._rng.random())
+
     def _within(self, rows: Sequence[int], now: float, num_bytes: float) -> list[float]:
         return self.ring_s(rows, [now] * len(rows), num_bytes=num_bytes)
 
@@ -131,9 +161,23 @@ class Network:
                 s_per_byte=0.0 if link is None else _s_per_byte(link.bytes_per_s),
                 jitter_s=0.0 if link is None else link.jitter_s,
                 spells=() if link is None else link.spells,
+                lanes=_lanes(first, second, link),
             )
         self._ways[source, target] = way
         return way
+
+
+def _lanes(
+    first: SimulatedNode, second: SimulatedNode, link: SimulatedLink | None
+) -> tuple[_Lane, ...]:
+    own = (
+        _Lane(("from", first.name), _s_per_byte(first.bytes_per_s)),
+        _Lane(("to", second.name), _s_per_byte(second.bytes_per_s)),
+    )
+    if link is None:
+        return own
+    name = link.between if is_forward(link, first) else link.between[::-1]
+    return (*own, _Lane(("between", *name), _s_per_byte(link.bytes_per_s), link.spells))
 
 
 def _s_per_byte(bytes_per_s: float | None) -> float:

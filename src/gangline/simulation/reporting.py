@@ -130,7 +130,7 @@ def worker_events(
             compute_s=float(done.compute_s[rank]),
             data_s=0.0,
             exchange_s=float(slowest_s - done.compute_s[rank]) + done.exchange_s,
-            update_s=scenario.update_s,
+            update_s=scenario.update_s + done.served_s,
         )
 
 

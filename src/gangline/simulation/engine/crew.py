@@ -20,6 +20,7 @@ from gangline.simulation.course import Position
 from gangline.simulation.engine.costs import Costs
 from gangline.simulation.engine.meeting import Meetings
 from gangline.simulation.engine.parting import Parting
+from gangline.simulation.engine.pushing import Pushing
 from gangline.simulation.engine.rounds import Round
 from gangline.simulation.engine.tearing import Tearing
 from gangline.simulation.engine.telling import Telling
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from gangline.planning.allocation.bounds import Shares
     from gangline.simulation.engine.field import Field
     from gangline.simulation.engine.member import Member
-    from gangline.simulation.engine.progress import Progress
+    from gangline.simulation.engine.progress import Progress, Pulled
     from gangline.spec.view import View
 
 
@@ -55,6 +56,7 @@ class Crew:
         self.is_broken = False
         """Whether some of its members are not in it any more: nothing more comes of it."""
         self.costs = Costs(field, self.members, field.rng_of(view))
+        self.pushing = Pushing(self, field)
         self.meetings = Meetings(self, field)
         self.parting = Parting(self, field)
         self.telling = Telling(self, field, self.costs)
@@ -88,6 +90,7 @@ class Crew:
         if self._is_leasing:
             self.go_on()
         else:
+            self.pushing.look()
             self.meetings.look()
 
     def hear_view(self, before: View | None, view: View) -> None:
@@ -120,13 +123,14 @@ class Crew:
         if self.view.whole.is_root:
             stop: int | None = position.start  # all of a job that was one: they stop, and part
         else:
+            self.pushing.begin()
             stop = self._reach(position.start + self.view.global_batch)
         if stop is None:
             self._is_leasing = True
         elif stop > position.start:
             self._begin_step(stop)
         else:
-            self.meetings.stop(is_end=True)
+            self.pushing.flush(lambda: self.meetings.stop(is_end=True))
 
     def _go_on_in_step(self, position: Position) -> None:
         field = self._field
@@ -240,7 +244,23 @@ class Crew:
             structure = self.view.structure
             ahead.exchange_s = self.costs.exchange_s(ahead.position.step, structure)
             ahead.lasts_s = ahead.exchange_s + field.scenario.update_s
-        self.end_later(ahead, stage, after_s=ahead.lasts_s)
+        if ahead.is_step and self.pushing.service is not None:
+            field.later(ahead.lasts_s, lambda: self._update(ahead, stage))
+        else:
+            self.end_later(ahead, stage, after_s=ahead.lasts_s)
+
+    def _update(self, ahead: Round, stage: str) -> None:
+        """The members have their gradient: parameter servers make the update."""
+        if self.round is not ahead or ahead.is_broken:
+            return
+        begun_s = self._field.now
+
+        def end(pulled: Pulled) -> None:
+            if self.round is ahead and not ahead.is_broken:
+                ahead.pulled, ahead.served_s = pulled, self._field.now - begun_s
+                self.end_later(ahead, stage, after_s=0.0)
+
+        self.pushing.update(ahead.after.start, end)
 
     def end_later(self, ahead: Round, stage: str, *, after_s: float) -> None:
         """A round ends after so many seconds."""
@@ -264,6 +284,7 @@ class Crew:
             field.later(0.0, self.go_on)
             return
         progress.position = done.after
+        progress.pulled = done.pulled or progress.pulled
         progress.steps += 1
         for member in self.odd.values():
             if member.worker not in done.ahead:

@@ -11,6 +11,7 @@ from gangline.protocol.messages import FINISHED, Goodbye
 from gangline.simulation.course import Position
 from gangline.simulation.engine.gathering import Gathering
 from gangline.simulation.engine.merging import Exchanges
+from gangline.simulation.engine.servers import Servers
 from gangline.simulation.network import Network
 from gangline.simulation.strikes import Strikes
 from gangline.simulation.world import World
@@ -69,6 +70,7 @@ class Field(World):
         self.group_of = {row: i for i, rows in enumerate(scenario.groups) for row in rows}
         """Which of the scenario's groups each of its workers is in."""
         self.exchanges = Exchanges(self, self.network, self.attend)
+        self.servers = Servers(self)
         self.gathering = Gathering(self)
         self.strikes = Strikes(self, course.faults, observer=self)
         self.position = Position()
@@ -79,6 +81,8 @@ class Field(World):
         """What teams have waited for others, all of them added up."""
         self.computed_s = 0.0
         """What workers have computed, all of them added up."""
+        self._is_finished = False
+        """Whether somebody's script is over."""
         self.chance = np.random.default_rng((seed, 1))
         """Decides who has the result of a torn exchange."""
         self.noise = np.random.default_rng((seed, 2))
@@ -137,6 +141,10 @@ class Field(World):
         else:
             member.crew.attend(member)
 
+    def serve(self, member: Member) -> None:
+        """A worker was told who holds the parameters."""
+        self.servers.follow(member)
+
     def recall(self, member: Member) -> None:
         """A worker was told that its group is no more."""
         if member.crew is not None:
@@ -151,9 +159,19 @@ class Field(World):
         for member in members:
             member.say(Goodbye(reason=FINISHED))
             member.is_gone, member.crew = True, None
-        # Who hangs still thinks that it is in a team: that one was given up.
+        self._is_finished = True
+        if is_job:
+            self._end(None)
+        else:
+            self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        """Ends the job where some have finished, and nobody else is in a team.
+
+        Who hangs still thinks that it is in one: that one was given up.
+        """
         others = (one.crew is not None for one in self.everybody.values() if one.is_able)
-        if is_job or not any(others):
+        if self._is_finished and not any(others):
             self._end(None)
 
     def slowdown_of(self, member: Member) -> float:
@@ -192,12 +210,14 @@ class Field(World):
         self.exchanges.bury(member)
         if member.crew is not None:
             member.crew.parting.bury(member)
+        self._end_if_over()
 
     def on_wake(self, life: Life) -> None:
         """A worker that hung goes on."""
         member = self.everybody[life.worker]
         member.call()
         self.attend(member)
+        self.servers.tell()
 
     def on_line(self, life: Life) -> None:
         """A worker's line to the coordinator went down, or came up again."""

@@ -13,11 +13,12 @@ In `local(K)` it begins one after K steps, and waits for its end after K more.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.protocol.messages import LeaseAsked, Reached, RoundDone
+from gangline.protocol.messages import Holds, LeaseAsked, Pushed, Reached, RoundDone, Unserved
 from gangline.simulation.course import Position
 from gangline.simulation.engine.merging import bytes_of
 from gangline.simulation.engine.progress import Merge, Progress
@@ -188,6 +189,8 @@ class Meetings:
         else:
             self._reach()  # also where a round is open already: this may be a new group of the team
             news = self._find_news()
+            if news is not None and not crew.pushing.is_settled(news.number, self.look):
+                return
             busy_s = 0.0 if news is None else self._begin(news)
             is_beside = progress.sync.overlaps and not self._is_end
             if news is not None and is_beside and not news.is_whole:
@@ -268,6 +271,7 @@ class Meetings:
         """All teams have come to the end of the epoch; where samples are left, this one goes on."""
         progress, crew = self._progress, self._crew
         progress.last_closing = closed.round
+        progress.pulled = replace(progress.pulled, is_begun=False)
         progress.position = progress.position._replace(step=closed.step)
         for member in crew.members:
             member.inbox.forget_empty()
@@ -301,9 +305,11 @@ class Meetings:
             last_round=self._progress.last_round,
             last_closing=closed.round,
         )
-        for kind in (Reached, LeaseAsked, RoundDone):
+        for kind in (Reached, LeaseAsked, RoundDone, Pushed, Unserved, Holds):
             member.withdraw(kind)
-        member.inbox.leases, member.asked = {}, (-1, -1)
+        member.inbox.leave_team()
+        member.kept = -1
+        member.asked = (-1, -1)
         if closed.is_complete:
             event = epoch_event(field.now, member.worker, position)
             field.sink(msgspec.structs.replace(event, team=self._crew.number))

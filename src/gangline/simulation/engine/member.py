@@ -26,6 +26,7 @@ from gangline.protocol.messages import (
     Probed,
     Ready,
     Refused,
+    Served,
     Shown,
     Stopped,
     ToTeam,
@@ -64,6 +65,9 @@ class Surroundings(Protocol):
 
     def slowdown_of(self, member: Member) -> float:
         """How many times as long as at first a worker takes."""
+
+    def serve(self, member: Member) -> None:
+        """A worker was told who holds the parameters."""
 
     def refuse(self, reason: str) -> None:
         """The coordinator will not have a worker."""
@@ -109,6 +113,8 @@ class Member:
         """How far it has come, while it is in no group."""
         self.asked = (-1, -1)
         """The last lease that it has asked for: epoch and number."""
+        self.kept = -1
+        """The first entry that is not in what it has pulled last; -1: it has pulled nothing."""
         self.is_new = True
         """Whether it has not been in a group yet."""
         self.is_gone = False
@@ -240,6 +246,8 @@ class Member:
                 self._around.refuse(reason)
             case _ if isinstance(message, ToTeam):
                 self.inbox.put(message)
+                if isinstance(message, Served):
+                    self._around.serve(self)
                 self._around.attend(self)
 
     def _take_view(self, view: View, *, is_recovery: bool) -> None:
@@ -248,7 +256,7 @@ class Member:
             self.is_recalled = is_recovery
         has_moved = before is not None and not _is_same_team(before, view)
         if has_moved:  # views and groups of another team have numbers of their own
-            self.inbox.leases = {}
+            self.inbox.leave_team()
             self.group = -1
             self.withdraw(Failed)
         if has_moved or (is_recovery and view.group > self.group):

@@ -96,6 +96,7 @@ class Parting:
         if broken is not None and member.worker in broken.ahead:
             member.progress.position = broken.after
             member.progress.steps += 1
+            member.progress.pulled = broken.pulled or member.progress.pulled
         member.life.position = member.progress.position
         member.life.lost_group_s = self._field.now
 

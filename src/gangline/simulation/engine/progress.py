@@ -29,6 +29,25 @@ class Merge:
     is_told: bool = False
 
 
+@dataclass(frozen=True)
+class Pulled:
+    """Where a team stands with its parameter servers."""
+
+    epoch: int = -1
+    is_begun: bool = False
+    """Whether it has asked for a turn since all teams met."""
+    clock: int = -1
+    """Of the update that it computes now; -1: it is yet to hear."""
+    known: int = 0
+    """The first entry that is not in the parameters that it pulled last."""
+    serving: int = -1
+    """The order of servers that it pulled from last."""
+    pushed: int = 0
+    """Up to where in the team's order everything is pushed."""
+    steps: int = 0
+    """Where the worker updates by itself: the steps that it has made."""
+
+
 @dataclass
 class Progress:
     """What the members of a group have in common, and who comes later copies."""
@@ -48,6 +67,7 @@ class Progress:
     """The round with which the last epoch was closed, or all were stopped."""
     merge: Merge | None = None
     """The merge that is under way."""
+    pulled: Pulled = Pulled()
 
     def copy(self) -> Progress:
         """The same, for who goes on from here."""

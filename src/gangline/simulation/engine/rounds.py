@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from gangline.planning.allocation.bounds import Floats, Shares
     from gangline.simulation.course import Position
+    from gangline.simulation.engine.progress import Pulled
     from gangline.spec.view import View
 
 BEFORE_EXCHANGE = ("data", "forward", "backward", "exchange")
@@ -46,6 +47,10 @@ class Round:
         """What it takes once all are there."""
         self.exchange_s = 0.0
         """The exchange, of that."""
+        self.served_s = 0.0
+        """Pushing to parameter servers, waiting for a turn and pulling, of that."""
+        self.pulled: Pulled | None = None
+        """Where the team stands with its servers when it has done it; None: where it stood."""
         self.is_broken = False
         self.is_over = False
         self.ahead: set[int] = set()

@@ -117,7 +117,7 @@ class Telling:
                 samples=int(step.samples[rank]),
                 compute_s=compute_s,
                 exchange_s=float(step.compute_s.max()) - compute_s + step.exchange_s,
-                other_s=self._field.scenario.update_s,
+                other_s=self._field.scenario.update_s + step.served_s,
                 hops=() if hop_s is None else ((next_rank, float(hop_s[rank])),),
             )
         )
