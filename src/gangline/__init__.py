@@ -20,6 +20,7 @@ from gangline.version import VERSION
 
 if TYPE_CHECKING:
     from gangline.observe.page.notebook import report as report
+    from gangline.paramserver.functional.api import paramserv as paramserv
     from gangline.worker.api import SampleState as SampleState
     from gangline.worker.api import batches as batches
     from gangline.worker.api import device as device
@@ -68,6 +69,7 @@ _HOMES = {
     **dict.fromkeys(_API, "gangline.worker.api"),
     **dict.fromkeys(_TOGETHER, "gangline.worker.together.calls"),
     "main_first": "gangline.worker.together.turns",
+    "paramserv": "gangline.paramserver.functional.api",
     "report": "gangline.observe.page.notebook",
     "save": "gangline.worker.together.saving",
 }

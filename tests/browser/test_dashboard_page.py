@@ -129,8 +129,20 @@ def show(page: Any, job: Job, token: str) -> Any:
     return page
 
 
-def figure(page: Any, name: str) -> str:
-    return str(page.locator(f"#figures div:has(span:text-is('{name}')) b").inner_text())
+def wait_for_figure(page: Any, name: str, value: str) -> None:
+    """Waits until the page shows this value; the first snapshot may be older than the logs."""
+    page.locator(f"#figures div:has(span:text-is('{name}')):has(b:text-is('{value}'))").wait_for()
+
+
+def wait_for_values(page: Any, chart: str, are_right: Callable[[Any], bool]) -> None:
+    """Waits until the lines of a chart have such values."""
+    series = f"document.getElementById('{chart}').chart.options.series.map(one => one.values)"
+    for _ in range(100):
+        shown = page.evaluate(series)
+        if are_right(shown):
+            return
+        page.wait_for_timeout(100)
+    pytest.fail(f"the chart {chart} shows {shown}")
 
 
 def test_it_shows_the_numbers_of_the_logs(page: Any, job: Job) -> None:
@@ -138,22 +150,17 @@ def test_it_shows_the_numbers_of_the_logs(page: Any, job: Job) -> None:
     show(page, job, KEYS.observer)
     assert "#" not in page.url, "the code stays in no history"
     assert page.evaluate("document.cookie") == ""
-    assert figure(page, "epoch") == "3"
-    assert figure(page, "step") == "7"
-    assert figure(page, "loss") == "0.5"
-    assert figure(page, "workers take part") == "2 of 2"
-    assert figure(page, "samples/s") == "80"  # 2 × 20 samples in 0.5 s
-    assert figure(page, "of the sum of the parts") == "32 %"  # 20/0.1 + 20/0.4 = 250
-    shown = page.evaluate(
-        "document.getElementById('speed').chart.options.series.map(one => one.values)"
-    )
+    wait_for_figure(page, "epoch", "3")
+    wait_for_figure(page, "step", "7")
+    wait_for_figure(page, "loss", "0.5")
+    wait_for_figure(page, "workers take part", "2 of 2")
+    wait_for_figure(page, "samples/s", "80")  # 2 × 20 samples in 0.5 s
+    wait_for_figure(page, "of the sum of the parts", "32 %")  # 20/0.1 + 20/0.4 = 250
     # In the middle, as the first point may be of less than a second.
-    assert shown[0][-3] == pytest.approx(80)
-    assert shown[1][-3] == pytest.approx(250)
-    shares = page.evaluate(
-        "document.getElementById('shares').chart.options.series.map(one => one.values)"
+    wait_for_values(
+        page, "speed", lambda shown: [one[-3] for one in shown] == pytest.approx([80, 250])
     )
-    assert [one[-1] for one in shares] == [20, 20]
+    wait_for_values(page, "shares", lambda shown: [one[-1] for one in shown] == [20, 20])
     assert page.locator("#orders").is_hidden(), "an observer gives no orders"
     assert page.locator("#steps canvas").bounding_box()["height"] > 40
 

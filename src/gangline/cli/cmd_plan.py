@@ -13,6 +13,7 @@ import typer
 
 from gangline.cli import plan_tree
 from gangline.cli.output import JsonFlag, out, print_json
+from gangline.planning.cost.serving import compare_served
 from gangline.planning.papers.comparison import compare_with_paper
 from gangline.planning.planner import GROUPINGS, STRUCTURES, PlanOptions, make_plan
 from gangline.planning.synthetic import Shape, synthesize
@@ -53,7 +54,9 @@ def plan(
     compare: Annotated[
         bool,
         typer.Option(
-            "--compare", help="Show what was rejected, and paper 000's equations beside the model."
+            "--compare",
+            help="Show what was rejected, what parameter servers would take, and paper 000's "
+            "equations beside the model.",
         ),
     ] = False,
     seed: Annotated[
@@ -83,6 +86,9 @@ def plan(
         _show(made, planned_in_s=planned_in_s)
         if compare:
             out().print(plan_tree.draw_alternatives(made), soft_wrap=False)
+            served = compare_served(cluster, job, made)
+            out().print(plan_tree.draw_served(served, made), soft_wrap=False)
+            out().print(plan_tree.served_line(served), markup=False)
             paper = compare_with_paper(cluster, job)
             out().print(plan_tree.paper_line(paper), markup=False)
             out().print(plan_tree.draw_paper(paper), soft_wrap=False)

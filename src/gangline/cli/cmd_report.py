@@ -27,6 +27,7 @@ from gangline.observe.report import (
     waiting_lines,
     worker_table,
 )
+from gangline.observe.served import served_lines
 from gangline.spec.errors import UsageError
 
 
@@ -101,6 +102,7 @@ def print_summary(summary: RunSummary, console: Console) -> None:
     if chart:
         _print_lines(["", *chart.splitlines()], console)
     _print_section(waiting_lines(summary), console)
+    _print_section(served_lines(summary.served), console)
     if summary.views:
         _print_table(view_table(summary), console)
     _print_section(plan_lines(summary), console)

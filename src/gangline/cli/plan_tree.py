@@ -15,6 +15,7 @@ from gangline.spec.plan import SOLO
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gangline.planning.cost.serving import ServedComparison
     from gangline.planning.papers.comparison import PaperComparison
     from gangline.spec.plan import GroupPlan, Plan
 
@@ -85,6 +86,33 @@ def draw_alternatives(plan: Plan) -> Table:
             f"{prediction.step_s / plan.prediction.step_s:.2f}",
         )
     return table
+
+
+def draw_served(served: ServedComparison, plan: Plan) -> Table:
+    """What parameter servers would take on the nodes of a plan."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("parameter servers")
+    for heading in ("update, all at once", "update, alone", "bsp step", "asp step", "times"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in served.rows:
+        times = (row.together_s, row.alone_s, row.bsp_step_s, row.asp_step_s)
+        table.add_row(
+            Text(str(row.servers), style="bold" if row is served.best else ""),
+            *map(duration, times),
+            f"{row.asp_step_s / plan.prediction.step_s:.2f}",
+        )
+    return table
+
+
+def served_line(served: ServedComparison) -> str:
+    """How many servers would be best, and what is quicker in any case."""
+    best = served.best
+    count = "1 server" if best.servers == 1 else f"{best.servers} servers"
+    return (
+        f"of parameter servers, {count} with one copy of each shard would be fastest: asp in "
+        f"{duration(best.asp_step_s)} per global batch. flexible exchanges beside its computing, "
+        f"{duration(served.apart_s)}: no parameter server takes less"
+    )
 
 
 def paper_line(compared: PaperComparison) -> str:

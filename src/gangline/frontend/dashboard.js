@@ -60,7 +60,7 @@
     return orders;
   };
 
-  const MODES = ["full", "flexible", "local(16)", "percentage(0.25)", "none", "auto"];
+  const MODES = ["full", "flexible", "local(16)", "percentage(0.25)", "none", "bsp", "ssp(4)", "asp", "auto"];
 
   const drawOrders = () => {
     const place = at("orders");

@@ -209,6 +209,14 @@
     for (const one of charts) timed(run, place.appendChild(make("div")), { ...one, x, marks, height: 170 });
   };
 
+  const served = (element, run) => {
+    for (const line of run.served.lines) element.append(make("p", "", line));
+    table(element, [
+      { label: "staleness", of: ([at]) => at, isText: true },
+      { label: "of the updates", of: ([, part]) => format.percent(part) },
+    ], run.served.staleness);
+  };
+
   const happened = (element, run, kinds) => {
     table(element, [
       { label: "when", of: (mark) => format.moment(mark.x, run.length) },
@@ -265,6 +273,7 @@
     { title: "Step time, predicted and measured", isFor: (run) => isLong(run.steps.x), draw: steps },
     { title: "Who exchanges with whom", isFor: (run) => isLong(run.structures), draw: exchange },
     { title: "Teams and merges", isFor: (run) => has(run, "merge"), draw: merges },
+    { title: "Parameter servers", note: "An update is as stale as others were applied since the parameters were read that it was computed from.", isFor: (run) => Boolean(run.served), draw: served },
     { title: "Faults and recoveries", isFor: (run) => has(run, "fault", "recovery", "ended", "gradient"), draw: (element, run) => happened(element, run, ["fault", "recovery", "ended", "gradient"]) },
     { title: "Decisions", isFor: (run) => has(run, "decision", "plan", "pause"), draw: (element, run) => happened(element, run, ["decision", "plan", "pause"]) },
     { title: "Bytes per link", isFor: (run) => isLong(run.links), draw: links },

@@ -22,11 +22,13 @@ from gangline.observe.costs import WorkerCost, fit_cost, optimum_s
 from gangline.observe.ledger import read_ledger
 from gangline.observe.losses import describe_implausible, describe_loss
 from gangline.observe.planned import summarize_plan
+from gangline.observe.served import ServedTally
 from gangline.observe.summary import (
     DecisionSummary,
     Pacing,
     RoundsSummary,
     RunSummary,
+    ServedSummary,
     TimeSpent,
     ViewSummary,
     WorkerSummary,
@@ -92,6 +94,7 @@ def summarize(events: Iterable[AnyEvent]) -> RunSummary:
         views=[_view(found, key) for key in sorted(timeline.views)],
         num_teams=max(1, len(timeline.teams)),
         rounds=_rounds(timeline),
+        served=_served(timeline, kept),
         decisions=_decisions(timeline),
         plan=summarize_plan(timeline, steady),
         num_missing_events=sum(loss.count for loss in timeline.losses),
@@ -172,8 +175,7 @@ def _blame(steps: Sequence[Step]) -> dict[int, tuple[int, float]]:
     for step in steps:
         if len(step.records) > 1:
             count, wait_s = blame.get(step.last_worker, (0, 0.0))
-            caused_s = sum(step.wait_s(worker) for worker in step.records)
-            blame[step.last_worker] = (count + 1, wait_s + caused_s)
+            blame[step.last_worker] = (count + 1, wait_s + step.caused_s)
     return blame
 
 
@@ -254,6 +256,15 @@ def _rounds(timeline: Timeline) -> RoundsSummary | None:
         took_median_s=median(beside) if beside else None,
         sent_bytes=sum(one.sent_bytes for one in committed),
     )
+
+
+def _served(timeline: Timeline, events: Iterable[AnyEvent]) -> ServedSummary | None:
+    tally = ServedTally()
+    for event in events:
+        tally.add(event)
+    for step in timeline.steps:
+        tally.wait(step.records, step.turn_s)
+    return tally.summary()
 
 
 def _view(found: _Findings, key: tuple[int, int]) -> ViewSummary:

@@ -80,6 +80,27 @@ class RoundsSummary(msgspec.Struct, frozen=True, kw_only=True):
     """By all leaders together."""
 
 
+class ServedSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What parameter servers did."""
+
+    num_updates: int
+    staleness: dict[int, int]
+    """How many updates were so stale."""
+    staleness_median: int
+    staleness_p90: int
+    staleness_most: int
+    num_dropped: int
+    """Pushes that came too late."""
+    dropped_samples: int
+    num_lost: int
+    """Pushes whose effect was lost with a server."""
+    lost_samples: int
+    holders: str
+    """Who holds which shard, at the end."""
+    turn_s: float
+    """How long all workers together waited for turns."""
+
+
 class ViewSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one allocation."""
 
@@ -140,6 +161,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Groups that train at their own pace; 1: all workers step together."""
     rounds: RoundsSummary | None = None
     """How they were merged; null where all workers step together."""
+    served: ServedSummary | None = None
+    """What parameter servers did; null where there are none."""
     samples: int
     wall_s: float
     num_pauses: int = 0

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.observe.window import Window
-from gangline.spec.event import RoundEnded, SamplesLeased
-from gangline.spec.leases import Lease, TeamOrder
+from gangline.spec.event import RoundEnded, SamplesLeased, UpdateApplied, UpdateVoided
+from gangline.spec.leases import Lease, TeamOrder, leave_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,6 +31,7 @@ class TeamOrders:
     def __init__(self, events: Iterable[Event]) -> None:
         leases: dict[tuple[int, int], dict[int, Lease]] = {}
         self._merged: dict[tuple[int, int], int] = {}
+        self._void: dict[tuple[int, int], list[Lease]] = {}
         for event in events:
             match event:
                 case SamplesLeased(team=team, epoch=epoch):
@@ -40,6 +41,12 @@ class TeamOrders:
                     for name, offset in event.offsets.items():
                         key = (int(name), epoch)
                         self._merged[key] = max(self._merged.get(key, 0), offset)
+                case UpdateApplied(epoch=epoch):
+                    for team, offset in zip(event.teams, event.offsets, strict=True):
+                        self._merged[team, epoch] = max(self._merged.get((team, epoch), 0), offset)
+                case UpdateVoided(team=team, epoch=epoch):
+                    void = Lease(event.start, event.stop)
+                    self._void.setdefault((team, epoch), []).append(void)
         self._orders = {
             key: TeamOrder(numbered[number] for number in sorted(numbered))
             for key, numbered in leases.items()
@@ -68,7 +75,7 @@ class TeamOrders:
                 continue
             stop = min(window.stop, self._merged.get((team, window.epoch), 0))
             order = self._orders.get((team, window.epoch), TeamOrder())
-            places = order.locate(window.start, stop)
+            places = self._locate(order, (team, window.epoch), window.start, stop)
             is_whole = stop == window.stop and len(places) == 1
             for low, high in places:
                 part = msgspec.structs.replace(window, start=low, stop=high)
@@ -87,6 +94,11 @@ class TeamOrders:
             order = self._orders.get((team, epoch), TeamOrder())
             found += [
                 Window(step=step, epoch=epoch, start=low, stop=high, samples={})
-                for low, high in order.locate(min(end, offset), offset)
+                for low, high in self._locate(order, (team, epoch), min(end, offset), offset)
             ]
         return found
+
+    def _locate(self, order: TeamOrder, key: tuple[int, int], start: int, stop: int) -> list[Lease]:
+        """Where in the epoch's order a part of a team's order is, without what is void."""
+        parts = leave_out(start, stop, self._void.get(key, ()))
+        return [lease for part in parts for lease in order.locate(*part)]

@@ -51,9 +51,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: Mapping[int, float]
     """How long the step took each worker, with what its loop did after the update; without pauses."""
     exchange_s: float
-    """The exchange itself: what it took once everybody was ready."""
+    """The exchange itself: what it took once everybody was ready, and the team had its turn."""
     last_worker: int
     """Who was ready last: the worker that the others waited for."""
+    turn_s: float = 0.0
+    """How long the team waited for its turn at parameter servers."""
 
     @property
     def view(self) -> int:
@@ -72,8 +74,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         return max(told, *(record.stop - record.start for record in self.records.values()))
 
     def wait_s(self, worker: int) -> float:
-        """How long a worker waited for slower ones."""
+        """How long a worker waited for slower ones, and for its team's turn."""
         return self.records[worker].exchange_s - self.exchange_s
+
+    @property
+    def caused_s(self) -> float:
+        """How long all others waited for the worker that was ready last: not for the turn."""
+        return sum(self.wait_s(worker) - self.turn_s for worker in self.records)
 
 
 class Timeline(msgspec.Struct, kw_only=True):
@@ -242,6 +249,7 @@ def is_plausible(event: StepDone) -> bool:
         and 0 <= event.data_s < _LONGEST_S
         and 0 <= event.exchange_s < _LONGEST_S
         and 0 <= event.update_s < _LONGEST_S
+        and 0 <= event.turn_s < _LONGEST_S
         and 0 <= event.samples < _MOST_SAMPLES
         and abs(event.t) < _LATEST_T
     )
@@ -279,14 +287,25 @@ def assemble_step(
     pauses: Pauses,
 ) -> Step:
     """The step of these records; `before` has those of the step before it."""
+    elapsed_s = {w: _elapsed_s(record, before.get(w), pauses) for w, record in records.items()}
+    return step_of(number, team, records, elapsed_s)
+
+
+def step_of(
+    number: int, team: int, records: Mapping[int, StepDone], elapsed_s: Mapping[int, float]
+) -> Step:
+    """The step of these records, which took each worker so long."""
     last = min(records.values(), key=lambda record: (record.exchange_s, record.worker))
+    turn_s = max(record.turn_s for record in records.values())  # the leader knows
+    turn_s = min(turn_s, last.exchange_s)
     return Step(
         number=number,
         team=team,
         records=records,
-        elapsed_s={w: _elapsed_s(record, before.get(w), pauses) for w, record in records.items()},
-        exchange_s=last.exchange_s,
+        elapsed_s=elapsed_s,
+        exchange_s=last.exchange_s - turn_s,
         last_worker=last.worker,
+        turn_s=turn_s,
     )
 
 

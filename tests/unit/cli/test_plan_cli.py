@@ -38,6 +38,8 @@ def test_it_compares_with_what_was_rejected(profile, capsys):
     text = capsys.readouterr().out
     for name in ("flat ring", "flat parameter", "square root", "random formation", "one node"):
         assert name in text
+    assert "asp step" in text
+    assert "no parameter server takes less" in " ".join(text.split())
 
 
 def test_it_prints_one_document_with_json(profile, tmp_path, capsys):

@@ -24,14 +24,14 @@ def worker(number: int, state: str, *, is_connected: bool = True) -> WorkerStatu
 
 
 @pytest.mark.parametrize("is_paused", [True, False])
-def test_a_pause_is_named(
+def test_a_pause_and_the_mode_are_named(
     is_paused: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     told = Status(
-        run="r", expected_workers=3, step=4, decisions=[], is_paused=is_paused,
+        run="r", expected_workers=3, step=4, decisions=[], is_paused=is_paused, sync="ssp(2)",
         view=View(number=2, members=(0, 1), shares=(8, 8), group=0),
         workers=[worker(0, "training"), worker(1, "lost", is_connected=False), worker(2, "spare")],
     )  # fmt: skip
@@ -39,6 +39,7 @@ def test_a_pause_is_named(
     monkeypatch.setattr(RunContact, "ask", lambda self, path: msgspec.json.encode(told))
     assert run_command(["status", str(tmp_path)]) == 0
     head, _, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith("r: step 4, view 2, ssp(2)")
     assert ("paused" in head) == is_paused
     assert ("paused" in rows[0]) == is_paused
     assert ("training" in rows[0]) != is_paused

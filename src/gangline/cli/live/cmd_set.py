@@ -28,7 +28,10 @@ def set_(
     setting: Annotated[str, typer.Argument(metavar="sync", help="What to change.")],
     value: Annotated[
         str,
-        typer.Argument(help="full, none, percentage(0.25), local(16), flexible or auto, for sync."),
+        typer.Argument(
+            help="full, none, percentage(0.25), local(16), flexible or auto, for sync; or by parameter "
+            "servers: bsp, asp, ssp(4), backup(1)."
+        ),
     ],
     token_file: Annotated[
         Path | None, typer.Option(help="The operator's token file (default: in the run folder).")

@@ -46,7 +46,8 @@ def status(
         say(f"{found.run}: starting, {here} of {found.expected_workers} workers are here")
     else:
         how = ", paused: it stands still between two steps" if found.is_paused else ""
-        say(f"{found.run}: step {max(found.step, 0)}, view {found.view.number}{how}")
+        mode = f", {found.sync}" if found.sync else ""
+        say(f"{found.run}: step {max(found.step, 0)}, view {found.view.number}{mode}{how}")
     if found.logged:
         values = (f"{k} {'nan' if v is None else f'{v:.6g}'}" for k, v in found.logged.items())
         say(", ".join(values))

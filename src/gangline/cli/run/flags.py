@@ -78,6 +78,13 @@ def _read_shares(text: str) -> list[float]:
     return parse_numbers(text, flag="--shares")
 
 
+def _read_workers(text: str) -> list[int]:
+    numbers = parse_numbers(text, flag="--only-serve")
+    if any(number != int(number) for number in numbers):
+        raise UsageError(f"--only-serve {text}: give numbers of workers, such as 2,3")
+    return [int(number) for number in numbers]
+
+
 def _read_faults(path: Path) -> Any:
     return FaultPlan.from_toml(path).faults
 
@@ -105,10 +112,19 @@ class ExchangeFlags(FlagGroup, frozen=True, kw_only=True):
         str,
         typer.Option(
             metavar="MODE",
-            help="How groups keep together: full, none, percentage(0.25), local(16), flexible, auto.",
+            help="How groups keep together: full, none, percentage(0.25), local(16), flexible, auto; "
+            "or by parameter servers: bsp, asp, ssp(4), backup(1).",
         ),
         Sets("exchange.sync"),
     ] = ExchangeConfig().sync
+    only_serve: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORKERS",
+            help="Workers that hold parameters and compute nothing, such as 2,3.",
+        ),
+        Sets("exchange.only_serve", _read_workers),
+    ] = None
     transport: Annotated[
         str | None,
         typer.Option(help="What moves the gradients: wire, wire-tcp, gloo or nccl."),

@@ -74,9 +74,8 @@ def split(event: StepsDone, count: int) -> tuple[StepsDone, StepsDone | None]:
     between = event.since + (event.t - event.since) * part
     samples = event.samples * count // event.steps
     middle = event.start + (event.stop - event.start) * count // event.steps
-    times = {
-        name: getattr(event, name) for name in ("compute_s", "data_s", "exchange_s", "update_s")
-    }
+    names = ("compute_s", "data_s", "exchange_s", "update_s", "turn_s")
+    times = {name: getattr(event, name) for name in names}
     head = msgspec.structs.replace(
         event,
         t=between,

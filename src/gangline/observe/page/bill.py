@@ -182,6 +182,16 @@ class _Clerk:
             ),
         )
         items = [self._item(kind, text, advice, self._spent(kind)) for kind, text, advice in lines]
+        turns_s = self.accounts.fold.served.turns_s
+        items.append(
+            self._item(
+                "wait",
+                "Waiting for a turn at the parameter servers took {part} of the time",
+                "A larger S in `ssp(S)`, or B in `backup(B)`, waits less for others; what is left even "
+                "in `asp` is asking the coordinator.",
+                sum(turns_s.get(w, 0.0) * self.weight[w] for w in self.workers),
+            )
+        )
         start_s = sum(self.accounts.started_after_s(w) * self.weight[w] for w in self.workers)
         items.append(
             self._item(

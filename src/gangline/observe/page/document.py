@@ -21,6 +21,7 @@ from gangline.observe.page.series import (
 from gangline.observe.page.totals import SPENT
 from gangline.observe.page.trees import cut_tree, flat_ring, parse_structure
 from gangline.observe.report import counted, number, seconds
+from gangline.observe.served import served_lines, staleness_bins
 from gangline.observe.timeline import wall_s
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def run_document(
         "utilisation": utilisation_charts(accounts, columns),
         "logged": logged_charts(accounts, columns),
         "structures": _structures(accounts),
+        "served": _served(fold),
         "workers": _workers(accounts),
         "views": [_view(accounts, view) for view in list(timeline.views.values())[-_MOST_VIEWS:]],
         "links": [
@@ -170,6 +172,14 @@ def _structures(accounts: Accounts) -> list[dict[str, Any]]:
         newest[view.team] = {"x": at_s, "step": view.step, "team": view.team, "tree": tree}
         kept.append(newest[view.team])
     return kept[-_MOST_STRUCTURES:]
+
+
+def _served(fold: Fold) -> dict[str, Any] | None:
+    """What parameter servers did; None where there are none."""
+    summary = fold.served.summary()
+    if summary is None:
+        return None
+    return {"lines": served_lines(summary), "staleness": staleness_bins(summary.staleness)}
 
 
 def _warnings(fold: Fold) -> list[str]:

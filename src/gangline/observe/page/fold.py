@@ -20,6 +20,7 @@ from gangline.observe.page.stepping import Stepper, Stretch
 from gangline.observe.page.summed import Lanes
 from gangline.observe.page.thinned import Thinned
 from gangline.observe.page.totals import SPENT, Pace, Totals
+from gangline.observe.served import ServedTally
 from gangline.observe.timeline import Timeline, accounted_s, extend, place
 from gangline.spec.errors import LogError
 from gangline.spec.event import (
@@ -69,6 +70,7 @@ class Fold:
         self.stepper = Stepper(self.timeline.pauses)
         self.totals = Totals()
         self.used = Used()
+        self.served = ServedTally()
         self.spans = Cells(len(SPENT), most_cells=_MOST_CELLS, most_bins=1 << 14)
         """Seconds of each of SPENT, for the Gantt chart."""
         self.work = Cells(2, most_cells=1 << 17, most_bins=1 << 10)
@@ -133,6 +135,7 @@ class Fold:
             case _:
                 self.presence.add(event)
                 self.used.add(event)
+                self.served.add(event)
                 if isinstance(event, ViewAdopted):
                     self.stepper.adopt(event)
                     self.links.adopt(event)
@@ -157,10 +160,12 @@ class Fold:
             elapsed_s = step.elapsed_s[worker]
             times = (one.data_s, one.compute_s, wait_s, exchange_s, one.update_s, elapsed_s)
             add((worker, one.t - origin, *times, one.samples, count))
+        if step.turn_s:
+            self.served.wait(step.records, step.turn_s)
         self.totals.add_stretch(stretch)
         self.used.compute(step.epoch, samples)
         if len(step.records) > 1:
-            waited_s = told_s - exchange_s * len(step.records)
+            waited_s = told_s - (exchange_s + step.turn_s) * len(step.records)
             self.totals.blame(step.last_worker, waited_s, count)
         self.note_step(step.team, latest - origin, took_s / count, samples / count, count)
         if count == 1:

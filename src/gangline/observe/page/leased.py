@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gangline.spec.event import RoundEnded, SamplesLeased
+from gangline.spec.event import RoundEnded, SamplesLeased, UpdateApplied, UpdateVoided
 
 if TYPE_CHECKING:
     from gangline.spec.event import AnyEvent
@@ -22,6 +22,7 @@ class Used:
         self._computed: dict[int, int] = {}
         self._leased: dict[tuple[int, int], int] = {}
         self._merged: dict[tuple[int, int], int] = {}
+        self._voided = 0
 
     def compute(self, epoch: int, samples: int) -> None:
         """A step used these samples."""
@@ -36,14 +37,21 @@ class Used:
             for name, offset in event.offsets.items():
                 key = (int(name), event.epoch)
                 self._merged[key] = max(self._merged.get(key, 0), offset)
+        elif isinstance(event, UpdateApplied):
+            for team, offset in zip(event.teams, event.offsets, strict=True):
+                key = (team, event.epoch)
+                self._merged[key] = max(self._merged.get(key, 0), offset)
+        elif isinstance(event, UpdateVoided):
+            self._voided += event.stop - event.start
 
     @property
     def samples(self) -> int:
         """All that count."""
         parted = {epoch for _, epoch in self._leased}
         in_step = sum(count for epoch, count in self._computed.items() if epoch not in parted)
-        return in_step + sum(
+        merged = sum(
             min(offset, self._leased[key])
             for key, offset in self._merged.items()
             if key in self._leased
         )
+        return in_step + max(0, merged - self._voided)

@@ -11,7 +11,14 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.observe.page.aligning import Aligner
-from gangline.observe.timeline import Step, accounted_s, assemble_step, is_plausible, last_tried
+from gangline.observe.timeline import (
+    Step,
+    accounted_s,
+    assemble_step,
+    is_plausible,
+    last_tried,
+    step_of,
+)
 from gangline.spec.event import StepDone, StepsDone, ViewAdopted
 
 if TYPE_CHECKING:
@@ -23,7 +30,7 @@ _MOST_BEHIND = 64
 """How many steps a team may be ahead of a report that is still waited for."""
 _COMMON = (
     *("t", "worker", "step", "epoch", "view", "samples", "start", "stop", "team"),
-    *("compute_s", "data_s", "exchange_s", "update_s"),
+    *("compute_s", "data_s", "exchange_s", "update_s", "turn_s"),
 )
 """What a range of steps has in common with a step."""
 
@@ -125,15 +132,8 @@ class Stepper:
     def _give_range(self, team: int, ranges: Mapping[int, StepsDone]) -> Stretch:
         records = {worker: _as_step(one) for worker, one in ranges.items()}
         first = next(iter(ranges.values()))
-        last = min(records.values(), key=lambda record: (record.exchange_s, record.worker))
-        step = Step(
-            number=first.step,
-            team=team,
-            records=records,
-            elapsed_s={w: self._elapsed_s(one) for w, one in ranges.items()},
-            exchange_s=last.exchange_s,
-            last_worker=last.worker,
-        )
+        elapsed_s = {w: self._elapsed_s(one) for w, one in ranges.items()}
+        step = step_of(first.step, team, records, elapsed_s)
         return self._stretch(step, first.steps)
 
     def _elapsed_s(self, one: StepsDone) -> float:
