@@ -109,7 +109,7 @@ class ServedUpdates:
         if self._hosting is not None:
             return
         post = self._line.post
-        team = self._team = self._view().team
+        team = self._team = self._line.team
 
         def find() -> Serving | None:
             serving = post.serving

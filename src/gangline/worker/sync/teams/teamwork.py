@@ -244,6 +244,8 @@ class Teamwork:
         """This worker is given to another team."""
         self.merging.drop()
         self._forget_order()
+        self._serve()  # its updates are another team's from here on, and its shards are others'
+        self._close_former()
 
     def renew(self, sync: Sync, *, epoch: int) -> None:
         """All teams are merged, and this worker goes on in another one, which has no order yet."""
