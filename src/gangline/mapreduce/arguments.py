@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `gangline.map` and its like can be asked for, checked before anything is started."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, TypeGuard
+
+import msgspec
+
+from gangline.mapreduce.combining import FOLDED, JOINED
+from gangline.profiling.processors import usable_processors
+from gangline.scheduling import Choice
+from gangline.spec.errors import UsageError
+
+PLACES = ("threads", "processes", "job")
+ON_ERROR = ("raise", "collect")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a loop."""
+
+    choice: Choice
+    workers: int
+    where: str
+    groups: tuple[int, ...]
+    """The package of each worker's processor."""
+    processors: tuple[int, ...] | None
+    """What each worker is pinned to; None: nobody is."""
+    ordered: bool
+    collects: bool
+    """Whether failures are collected."""
+    patience_s: float
+    """What a process may take for one chunk."""
+    seed: int
+
+
+def settings_of(
+    *,
+    rows: int,
+    scheme: str,
+    layout: str,
+    victim: str,
+    grain: int,
+    pre_partition: bool,
+    workers: int | None,
+    where: str,
+    pin: bool,
+    ordered: bool,
+    on_error: str,
+    patience_s: float | None,
+    seed: int,
+) -> Settings:
+    """The options as the user gave them. Raises UsageError where one means nothing."""
+    _check_choice("where", where, PLACES)
+    _check_choice("on_error", on_error, ON_ERROR)
+    _check_whole("grain", grain, least=1)
+    _check_whole("seed", seed, least=0)
+    if workers is not None:
+        _check_whole("workers", workers, least=1)
+    found = usable_processors()
+    count = max(1, min(workers or found.count, rows))
+    places = [place % len(found.numbers) for place in range(count)]
+    if pin and not hasattr(os, "sched_setaffinity"):
+        raise UsageError("pin=True: this system cannot pin workers to processors; leave it out")
+    return Settings(
+        choice=Choice.parse(
+            scheme, grain=grain, layout=layout, victims=victim, pre_partition=pre_partition
+        ),
+        workers=count,
+        where=where,
+        groups=tuple(found.packages[place] for place in places),
+        processors=tuple(found.numbers[place] for place in places) if pin else None,
+        ordered=ordered,
+        collects=on_error == "collect",
+        patience_s=_patience(patience_s, where),
+        seed=seed,
+    )
+
+
+def check_function(name: str, function: Any) -> None:
+    """Refuses what cannot be called."""
+    if not callable(function):
+        raise UsageError(f"{name} is a {type(function).__name__}; give a function")
+
+
+def check_combine(combine: Any, *, known: tuple[str, ...] = (*JOINED, *FOLDED)) -> None:
+    """Refuses what is no way to combine results."""
+    if callable(combine) and known == FOLDED:
+        return
+    own = ", or give a function of two results" if known == FOLDED else ""
+    if not isinstance(combine, str) or combine not in known:
+        raise UsageError(f"combine={combine!r} is not known; choose one of {', '.join(known)}{own}")
+
+
+def _check_choice(name: str, choice: Any, known: tuple[str, ...]) -> None:
+    if choice not in known:
+        raise UsageError(f"{name}={choice!r} is not known; choose one of {', '.join(known)}")
+
+
+def _check_whole(name: str, value: Any, *, least: int) -> None:
+    if not _is_whole(value) or value < least:
+        raise UsageError(f"{name}={value!r}: give a whole number of at least {least}")
+
+
+def _patience(asked: float | None, where: str) -> float:
+    if asked is None:
+        return math.inf
+    if where != "processes":
+        raise UsageError(
+            f"patience_s={asked!r} is for where='processes': a thread that hangs cannot be ended; "
+            f"leave it out, or use processes"
+        )
+    if not isinstance(asked, int | float) or math.isnan(asked) or asked <= 0:
+        raise UsageError(f"patience_s={asked!r}: give the seconds that a chunk may take, above 0")
+    return float(asked)
+
+
+def _is_whole(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
