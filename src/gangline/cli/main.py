@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import gangline
-from gangline.cli import cmd_compare, cmd_demo, cmd_doctor, cmd_plan, cmd_report, cmd_token, cmd_up
+from gangline.cli import (
+    cmd_apply,
+    cmd_compare,
+    cmd_demo,
+    cmd_doctor,
+    cmd_plan,
+    cmd_report,
+    cmd_token,
+    cmd_up,
+)
 from gangline.cli.live import (
     cmd_chaos,
     cmd_dashboard,
@@ -81,6 +90,7 @@ for _verb in (
     cmd_probe,
     cmd_plan,
     cmd_doctor,
+    cmd_apply,
 ):
     _verb.register(app)
 

@@ -14,7 +14,7 @@ from gangline.profiling.processors import usable_processors
 from gangline.scheduling import Choice
 from gangline.spec.errors import UsageError
 
-PLACES = ("threads", "processes", "job")
+PLACES = ("threads", "processes")
 ON_ERROR = ("raise", "collect")
 
 

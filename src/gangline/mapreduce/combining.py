@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gangline.local.table import library_of
+from gangline.mapreduce.result import Part
 from gangline.mapreduce.work import rows_text
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gangline.mapreduce.result import Part
-
 JOINED = ("rows", "columns", "list")
 """These keep every chunk's result until the end."""
 FOLDED = ("sum", "min", "max")
 """These put two results into one at once."""
+
+_NUMBERS = frozenset({bool, int, float, complex})
 
 
 class Fold:
@@ -30,13 +31,16 @@ class Fold:
         self._how = how
 
     def __call__(self, one: Part | None, other: Part) -> Part:
-        """The rows of the result are those of `one` and on to those of `other`, for messages."""
+        """The result has the rows of `other`, by which messages name it."""
         if one is None:
             return other
         if not isinstance(self._how, str):
-            return other._replace(value=_called(self._how, one, other))
-        _check_alike(one, other, how=self._how)
-        return other._replace(value=_folded(self._how, one.value, other.value))
+            value = _called(self._how, one, other)
+        else:
+            if type(one.value) not in _NUMBERS or type(other.value) not in _NUMBERS:
+                _check_alike(one, other, how=self._how)
+            value = _folded(self._how, one.value, other.value)
+        return Part(other.start, other.stop, value)
 
 
 def fold_all(how: str | Callable[[Any, Any], Any], parts: Sequence[Part]) -> Any:

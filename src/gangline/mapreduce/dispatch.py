@@ -31,6 +31,7 @@ class Dispatch:
         )
         self.lost: dict[int, str] = {}
         self._workers = settings.workers
+        self._is_learning = settings.choice.scheme.is_learning
         self._may_lose = settings.where != "threads"
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -49,7 +50,8 @@ class Dispatch:
         with self._lock:
             if done is not None:
                 self._num_out -= 1
-                self.queues.finished(worker, done, seconds, overhead_s=overhead_s)
+                if self._is_learning:
+                    self.queues.finished(worker, done, seconds, overhead_s=overhead_s)
             while not self._is_stopped:
                 chunk = self.queues.take(worker)
                 if chunk is not None:
