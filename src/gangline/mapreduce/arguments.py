@@ -12,16 +12,21 @@ import msgspec
 from gangline.mapreduce.combining import FOLDED, JOINED
 from gangline.profiling.processors import usable_processors
 from gangline.scheduling import Choice
+from gangline.scheduling.selection import METHODS
 from gangline.spec.errors import UsageError
+from gangline.spec.usercode import load_named
 
 PLACES = ("threads", "processes")
+LAYOUT, VICTIM = "CENTRALIZED", "SEQPRI"
 ON_ERROR = ("raise", "collect")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a loop."""
 
-    choice: Choice
+    choice: Choice | None
+    """How the loop is handed out; None: that is found out by `method`."""
+    method: str
     workers: int
     where: str
     groups: tuple[int, ...]
@@ -64,10 +69,20 @@ def settings_of(
     places = [place % len(found.numbers) for place in range(count)]
     if pin and not hasattr(os, "sched_setaffinity"):
         raise UsageError("pin=True: this system cannot pin workers to processors; leave it out")
+    method = _method(scheme, grain=grain, layout=layout, victim=victim)
+    choice = None
+    if not method:
+        choice = Choice.parse(
+            scheme,
+            grain=grain,
+            layout=layout,
+            victims=victim,
+            pre_partition=pre_partition,
+            load=load_named,
+        )
     return Settings(
-        choice=Choice.parse(
-            scheme, grain=grain, layout=layout, victims=victim, pre_partition=pre_partition
-        ),
+        choice=choice,
+        method=method,
         workers=count,
         where=where,
         groups=tuple(found.packages[place] for place in places),
@@ -92,6 +107,21 @@ def check_combine(combine: Any, *, known: tuple[str, ...] = (*JOINED, *FOLDED)) 
     own = ", or give a function of two results" if known == FOLDED else ""
     if not isinstance(combine, str) or combine not in known:
         raise UsageError(f"combine={combine!r} is not known; choose one of {', '.join(known)}{own}")
+
+
+def _method(scheme: Any, **others: Any) -> str:
+    """The method that picks the scheme by itself; empty: the scheme was given."""
+    if not isinstance(scheme, str):
+        raise UsageError(f"scheme={scheme!r}: give a name such as 'GSS', or 'expert'")
+    if scheme not in METHODS:
+        return ""
+    for name, default in (("grain", 1), ("layout", LAYOUT), ("victim", VICTIM)):
+        if others[name] != default:
+            raise UsageError(
+                f"scheme={scheme!r} picks scheme, layout, victim and grain by itself: leave out "
+                f"{name}={others[name]!r}, or name a scheme"
+            )
+    return scheme
 
 
 def _check_choice(name: str, choice: Any, known: tuple[str, ...]) -> None:

@@ -119,7 +119,7 @@ class Crew:
         chunk: Chunk | None = None
         try:
             tally, clock, put = self.tallies[worker], time.perf_counter, self._sink.put
-            own = self._dispatch.queues.own[worker]
+            is_stolen = self._dispatch.queues.is_stolen
             seconds = overhead_s = 0.0
             asked = clock()
             while (chunk := self._dispatch.next(worker, chunk, seconds, overhead_s)) is not None:
@@ -134,7 +134,7 @@ class Crew:
                 seconds = asked - begun
                 tally.chunks += 1
                 tally.rows += chunk.stop - chunk.start
-                tally.stolen += chunk.queue != own
+                tally.stolen += is_stolen(worker, chunk)
                 tally.busy_s += seconds
                 tally.overhead_s += overhead_s
         except WorkerLost as lost:

@@ -7,11 +7,11 @@ import threading
 from typing import TYPE_CHECKING
 
 from gangline.mapreduce.work import rows_text
-from gangline.scheduling import WorkQueues
 from gangline.spec.errors import LaunchError
 
 if TYPE_CHECKING:
     from gangline.mapreduce.arguments import Settings
+    from gangline.mapreduce.selecting import Queues
     from gangline.scheduling import Chunk
 
 MAX_LOSSES = 3
@@ -21,17 +21,11 @@ MAX_LOSSES = 3
 class Dispatch:
     """The queues of a loop behind one lock."""
 
-    def __init__(self, settings: Settings, *, total: int) -> None:
-        self.queues = WorkQueues(
-            settings.choice,
-            total=total,
-            workers=settings.workers,
-            groups=settings.groups,
-            seed=settings.seed,
-        )
+    def __init__(self, settings: Settings, queues: Queues) -> None:
+        self.queues = queues
         self.lost: dict[int, str] = {}
         self._workers = settings.workers
-        self._is_learning = settings.choice.scheme.is_learning
+        self._is_learning = settings.choice is None or settings.choice.scheme.is_learning
         self._may_lose = settings.where != "threads"
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)

@@ -11,6 +11,7 @@ from gangline.mapreduce.crew import Crew
 from gangline.mapreduce.dispatch import Dispatch
 from gangline.mapreduce.progress import TICK_S, Bar
 from gangline.mapreduce.result import Mapped, Part
+from gangline.mapreduce.selecting import queues_of
 from gangline.mapreduce.sinks import Stream, in_order
 from gangline.mapreduce.work import name_of
 
@@ -28,24 +29,22 @@ _AHEAD = 4
 def run_loop(settings: Settings, work: Work, sink: Folded | Kept, *, progress: bool) -> Mapped:
     """Does all chunks, and combines what comes of them."""
     begun = time.perf_counter()
-    dispatch = Dispatch(settings, total=work.num_rows)
-    crew = Crew(settings, work, dispatch, sink)
-    if work.num_rows == 0:  # so that what comes of nothing has the right form
-        sink.put(0, Part(0, 0, work.do(0, 0)))
-    else:
-        with crew, _bar(work, progress) as bar:
-            while not crew.wait(None if bar is None else TICK_S):
-                if bar is not None:
-                    bar.show(crew.rows_done)
-            if dispatch.error is not None:
-                raise dispatch.error
+    with queues_of(settings, work.function, total=work.num_rows) as (queues, decisions):
+        dispatch = Dispatch(settings, queues)
+        crew = Crew(settings, work, dispatch, sink)
+        if work.num_rows == 0:  # so that what comes of nothing has the right form
+            sink.put(0, Part(0, 0, work.do(0, 0)))
+        else:
+            _follow(crew, dispatch, work, progress=progress)
+    choice = settings.choice or queues.choice
     return Mapped(
         value=sink.value(),
         failures=tuple(sorted(crew.failures, key=lambda failure: failure.start)),
         num_failed=crew.num_failed,
-        scheme=str(settings.choice.scheme),
-        layout=str(settings.choice.layout),
-        victim=str(settings.choice.victims),
+        scheme=str(choice.scheme),
+        layout=str(choice.layout),
+        victim=str(choice.victims),
+        decisions=tuple(decisions),
         workers=settings.workers,
         chunks_of=tuple(tally.chunks for tally in crew.tallies),
         rows_of=tuple(tally.rows for tally in crew.tallies),
@@ -57,13 +56,23 @@ def run_loop(settings: Settings, work: Work, sink: Folded | Kept, *, progress: b
     )
 
 
+def _follow(crew: Crew, dispatch: Dispatch, work: Work, *, progress: bool) -> None:
+    with crew, _bar(work, progress) as bar:
+        while not crew.wait(None if bar is None else TICK_S):
+            if bar is not None:
+                bar.show(crew.rows_done)
+        if dispatch.error is not None:
+            raise dispatch.error
+
+
 def stream_loop(settings: Settings, work: Work, *, progress: bool) -> Iterator[Part]:
     """The results, as they come or in the order of the rows. Ends the workers when it is closed."""
     if work.num_rows == 0:
         return
     stream = Stream(ahead=_AHEAD * settings.workers)
-    dispatch = Dispatch(settings, total=work.num_rows)
     with contextlib.ExitStack() as stack:
+        queued = queues_of(settings, work.function, total=work.num_rows)
+        dispatch = Dispatch(settings, stack.enter_context(queued)[0])
         crew = stack.enter_context(Crew(settings, work, dispatch, stream))
         stack.callback(stream.close)
         bar = stack.enter_context(_bar(work, progress))

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gangline.scheduling.measures import imbalance
+
 
 class Part(NamedTuple):
     """What the function returned for the rows start … stop − 1."""
@@ -37,6 +39,8 @@ class Mapped(msgspec.Struct, frozen=True, kw_only=True):
     scheme: str
     layout: str
     victim: str
+    decisions: tuple[str, ...]
+    """What `scheme="expert"` or `"sarsa"` decided for this loop, and why."""
     workers: int
     chunks_of: tuple[int, ...]
     """How many chunks each worker did."""
@@ -63,10 +67,7 @@ class Mapped(msgspec.Struct, frozen=True, kw_only=True):
 
         (max − mean) / max · P / (P − 1), over the seconds that each of P workers was busy.
         """
-        longest, workers = max(self.busy_s), len(self.busy_s)
-        if workers == 1 or longest == 0:
-            return 0.0
-        return (1 - sum(self.busy_s) / workers / longest) * workers / (workers - 1)
+        return imbalance(self.busy_s)
 
     def __repr__(self) -> str:
         failed = f", {self.num_failed} failed" if self.num_failed else ""

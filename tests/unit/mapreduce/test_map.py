@@ -363,3 +363,34 @@ def test_a_map_may_be_made_inside_of_another() -> None:
         return gangline.map(lambda some: [one + 1 for one in some], list(rows), workers=2)
 
     assert gangline.map(outer, range(20), workers=2, scheme="GSS") == list(range(1, 21))
+
+
+# --- schemes that are picked -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["expert", "sarsa"])
+def test_a_scheme_is_picked_by_how_earlier_loops_of_the_function_went(method: str) -> None:
+    def double(rows: np.ndarray) -> np.ndarray:
+        return rows * 2
+
+    loops = [gangline.map(double, VALUES, scheme=method, workers=2, details=True) for _ in range(4)]
+    assert all(np.array_equal(one.value, VALUES * 2) for one in loops)
+    assert "nothing is measured yet" in loops[0].decisions[0]
+    assert all(one.decisions for one in loops[1:])
+    assert not any("nothing is measured" in why for one in loops[1:] for why in one.decisions)
+    other = gangline.map(lambda rows: rows, VALUES, scheme=method, workers=2, details=True)
+    assert "nothing is measured yet" in other.decisions[0]
+
+
+def test_who_picks_by_itself_is_not_told_what_to_pick() -> None:
+    with pytest.raises(UsageError, match="picks scheme, layout, victim and grain by itself"):
+        gangline.map(list, range(5), scheme="expert", layout="PERCPU")
+
+
+def test_a_loop_that_fails_teaches_nothing() -> None:
+    def fail(rows: range) -> list[int]:
+        raise ArithmeticError
+
+    for _ in range(2):
+        with pytest.raises(FunctionError):
+            gangline.map(fail, range(5), scheme="expert")
