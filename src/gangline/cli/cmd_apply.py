@@ -47,9 +47,13 @@ def apply(
         typer.Argument(help="A matrix, or a graph as a list of edges: text, .npy, .npz or .mtx."),
     ],
     partitioning: Annotated[
-        str,
-        typer.Option("--partitioning", metavar="SCHEME", help="How rows are cut: STATIC, GSS, …"),
-    ] = "AUTO",
+        str | None,
+        typer.Option(
+            "--partitioning",
+            metavar="SCHEME",
+            help="How rows are cut: STATIC, GSS, AUTO, … Default: picked by what is measured.",
+        ),
+    ] = None,
     queue_layout: Annotated[
         str, typer.Option("--queue-layout", help="CENTRALIZED, PERGROUP or PERCPU.")
     ] = "CENTRALIZED",

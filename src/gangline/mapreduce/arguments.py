@@ -17,7 +17,7 @@ from gangline.spec.errors import UsageError
 from gangline.spec.usercode import load_named
 
 PLACES = ("threads", "processes")
-LAYOUT, VICTIM = "CENTRALIZED", "SEQPRI"
+SCHEME, LAYOUT, VICTIM = "FAC2", "CENTRALIZED", "SEQPRI"
 ON_ERROR = ("raise", "collect")
 
 
@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def settings_of(
     *,
     rows: int,
-    scheme: str,
+    scheme: str | None,
     layout: str,
     victim: str,
     grain: int,
@@ -69,11 +69,11 @@ def settings_of(
     places = [place % len(found.numbers) for place in range(count)]
     if pin and not hasattr(os, "sched_setaffinity"):
         raise UsageError("pin=True: this system cannot pin workers to processors; leave it out")
-    method = _method(scheme, grain=grain, layout=layout, victim=victim)
+    named, method = _named(scheme, grain=grain, layout=layout, victim=victim)
     choice = None
     if not method:
         choice = Choice.parse(
-            scheme,
+            named,
             grain=grain,
             layout=layout,
             victims=victim,
@@ -109,19 +109,22 @@ def check_combine(combine: Any, *, known: tuple[str, ...] = (*JOINED, *FOLDED)) 
         raise UsageError(f"combine={combine!r} is not known; choose one of {', '.join(known)}{own}")
 
 
-def _method(scheme: Any, **others: Any) -> str:
-    """The method that picks the scheme by itself; empty: the scheme was given."""
+def _named(scheme: Any, **others: Any) -> tuple[str, str]:
+    """The scheme, and the method that picks it by itself; one of them is empty."""
+    defaults = {"grain": 1, "layout": LAYOUT, "victim": VICTIM}
+    given = {name: value for name, value in others.items() if value != defaults[name]}
+    if scheme is None:
+        return (SCHEME, "") if given else ("", METHODS[0])
     if not isinstance(scheme, str):
         raise UsageError(f"scheme={scheme!r}: give a name such as 'GSS', or 'expert'")
     if scheme not in METHODS:
-        return ""
-    for name, default in (("grain", 1), ("layout", LAYOUT), ("victim", VICTIM)):
-        if others[name] != default:
-            raise UsageError(
-                f"scheme={scheme!r} picks scheme, layout, victim and grain by itself: leave out "
-                f"{name}={others[name]!r}, or name a scheme"
-            )
-    return scheme
+        return scheme, ""
+    for name, value in given.items():
+        raise UsageError(
+            f"scheme={scheme!r} picks scheme, layout, victim and grain by itself: leave out "
+            f"{name}={value!r}, or name a scheme"
+        )
+    return "", scheme
 
 
 def _check_choice(name: str, choice: Any, known: tuple[str, ...]) -> None:

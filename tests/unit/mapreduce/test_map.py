@@ -382,6 +382,13 @@ def test_a_scheme_is_picked_by_how_earlier_loops_of_the_function_went(method: st
     assert "nothing is measured yet" in other.decisions[0]
 
 
+def test_without_a_scheme_one_is_picked_unless_something_else_is_given() -> None:
+    assert gangline.map(list, range(9), workers=2, details=True).decisions
+    for options in ({"grain": 2}, {"layout": "PERCPU"}, {"victim": "SEQ"}):
+        made = gangline.map(list, range(9), workers=2, details=True, **options)
+        assert (made.scheme, made.decisions) == ("FAC2", ())
+
+
 def test_who_picks_by_itself_is_not_told_what_to_pick() -> None:
     with pytest.raises(UsageError, match="picks scheme, layout, victim and grain by itself"):
         gangline.map(list, range(5), scheme="expert", layout="PERCPU")
