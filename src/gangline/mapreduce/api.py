@@ -10,14 +10,15 @@ from gangline.mapreduce.arguments import check_combine, check_function, settings
 from gangline.mapreduce.combining import FOLDED
 from gangline.mapreduce.inputs import Inputs
 from gangline.mapreduce.loop import run_loop, stream_loop
-from gangline.mapreduce.sinks import Folded, Kept
+from gangline.mapreduce.sinks import sink_for
 from gangline.mapreduce.work import Work
+from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gangline.mapreduce.arguments import Settings
-    from gangline.mapreduce.result import Part
+    from gangline.mapreduce.result import Mapped, Part
     from gangline.mapreduce.sinks import How
 
 
@@ -108,6 +109,8 @@ def imap(
     `on_error="collect"` a chunk that failed is left out.
     """
     work, settings = _prepared(function, rows, others, locals())
+    if settings.between is not None:
+        raise UsageError("imap is for threads and processes; use map with where='job'")
     return stream_loop(settings, work, progress=progress)
 
 
@@ -125,10 +128,18 @@ def _prepared(
 
 
 def _run(work: Work, settings: Settings, combine: How, *, progress: bool, details: bool) -> Any:
-    is_folded = not isinstance(combine, str) or combine in FOLDED
-    if is_folded and not settings.ordered:
-        sink: Folded | Kept = Folded(combine, workers=settings.workers)
+    if settings.between is not None and progress:
+        raise UsageError(
+            "progress=True is for threads and processes; leave it out with where='job'"
+        )
+    if settings.between is not None and work.num_rows:
+        mapped = _run_in_job(work, settings, combine)
     else:
-        sink = Kept(combine, workers=settings.workers, is_folded=is_folded)
-    mapped = run_loop(settings, work, sink, progress=progress)
+        mapped = run_loop(settings, work, sink_for(combine, settings), progress=progress)
     return mapped if details or settings.collects else mapped.value
+
+
+def _run_in_job(work: Work, settings: Settings, combine: How) -> Mapped:
+    from gangline.mapreduce.nodes.run import NodeLoop  # it needs torch
+
+    return NodeLoop(settings, work, combine).run()

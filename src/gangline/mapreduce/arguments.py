@@ -16,7 +16,7 @@ from gangline.scheduling.selection import METHODS
 from gangline.spec.errors import UsageError
 from gangline.spec.usercode import load_named
 
-PLACES = ("threads", "processes")
+PLACES = ("threads", "processes", "job")
 SCHEME, LAYOUT, VICTIM = "FAC2", "CENTRALIZED", "SEQPRI"
 ON_ERROR = ("raise", "collect")
 
@@ -27,6 +27,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     choice: Choice | None
     """How the loop is handed out; None: that is found out by `method`."""
     method: str
+    between: Choice | None
+    """How rows are handed out between the nodes of a job; None: here alone."""
     workers: int
     where: str
     groups: tuple[int, ...]
@@ -65,10 +67,11 @@ def settings_of(
     if workers is not None:
         _check_whole("workers", workers, least=1)
     found = usable_processors()
-    count = max(1, min(workers or found.count, rows))
+    count = max(1, min(workers or _usual(found.count, where), rows))
     places = [place % len(found.numbers) for place in range(count)]
     if pin and not hasattr(os, "sched_setaffinity"):
         raise UsageError("pin=True: this system cannot pin workers to processors; leave it out")
+    between, scheme = _levels(scheme, where)
     named, method = _named(scheme, grain=grain, layout=layout, victim=victim)
     choice = None
     if not method:
@@ -83,6 +86,7 @@ def settings_of(
     return Settings(
         choice=choice,
         method=method,
+        between=None if where != "job" else Choice.parse(between, grain=grain * count),
         workers=count,
         where=where,
         groups=tuple(found.packages[place] for place in places),
@@ -107,6 +111,25 @@ def check_combine(combine: Any, *, known: tuple[str, ...] = (*JOINED, *FOLDED)) 
     own = ", or give a function of two results" if known == FOLDED else ""
     if not isinstance(combine, str) or combine not in known:
         raise UsageError(f"combine={combine!r} is not known; choose one of {', '.join(known)}{own}")
+
+
+def _levels(scheme: Any, where: str) -> tuple[str, Any]:
+    """The scheme between the nodes of a job, and that within each: `GSS/SS`, or one for both."""
+    if where != "job" or not isinstance(scheme, str):
+        return SCHEME, scheme
+    between, slash, within = scheme.partition("/")
+    if between in METHODS:
+        raise UsageError(
+            f"scheme={scheme!r}: between the nodes of a job a scheme must be named, such as "
+            f"'FAC2/{between}'"
+        )
+    return between, within if slash else between
+
+
+def _usual(processors: int, where: str) -> int:
+    """Workers of a job may share a machine: the launcher tells each how many threads are its part."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return min(processors, int(told)) if where == "job" and told.isdecimal() else processors
 
 
 def _named(scheme: Any, **others: Any) -> tuple[str, str]:

@@ -114,7 +114,7 @@ class Crew:
 
     def _live(self, worker: int, do: Do) -> None:
         """A worker's life: takes a chunk, does it, and says how long that took."""
-        if self._settings.where == "threads" and self._settings.processors is not None:
+        if self._settings.where != "processes" and self._settings.processors is not None:
             pin(self._settings.processors[worker])
         chunk: Chunk | None = None
         try:
@@ -162,5 +162,6 @@ class Crew:
             self.num_failed_rows += chunk.stop - chunk.start
             self._failed_rows[chunk.start] = chunk.stop
             if len(self.failures) < MAX_FAILURES:
-                one = Failure(start=chunk.start, stop=chunk.stop, error=str(error))
+                first = self._work.first
+                one = Failure(start=first + chunk.start, stop=first + chunk.stop, error=str(error))
                 self.failures.append(one)

@@ -26,7 +26,7 @@ class Dispatch:
         self.lost: dict[int, str] = {}
         self._workers = settings.workers
         self._is_learning = settings.choice is None or settings.choice.scheme.is_learning
-        self._may_lose = settings.where != "threads"
+        self._may_lose = settings.where == "processes"
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._num_out = 0

@@ -6,11 +6,12 @@ from __future__ import annotations
 import queue
 from typing import TYPE_CHECKING, Any
 
-from gangline.mapreduce.combining import Fold, fold_all, join
+from gangline.mapreduce.combining import FOLDED, Fold, fold_all, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gangline.mapreduce.arguments import Settings
     from gangline.mapreduce.result import Part
 
     How = str | Callable[[Any, Any], Any]
@@ -53,6 +54,14 @@ class Folded:
     def value(self) -> Any:
         """The workers' results as one, in the order of the workers."""
         return fold_all(self._how, [part for part in self._totals if part is not None])
+
+
+def sink_for(how: How, settings: Settings) -> Folded | Kept:
+    """Where results go that are combined in this way."""
+    is_folded = not isinstance(how, str) or how in FOLDED
+    if is_folded and not settings.ordered:
+        return Folded(how, workers=settings.workers)
+    return Kept(how, workers=settings.workers, is_folded=is_folded)
 
 
 class Stream:

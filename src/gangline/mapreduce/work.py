@@ -19,18 +19,27 @@ _MAX_TEXT = 2000
 class Work:
     """A function and its arguments."""
 
-    def __init__(self, function: Callable[..., Any], inputs: Inputs) -> None:
+    def __init__(
+        self, function: Callable[..., Any], inputs: Inputs, rows: tuple[int, int] | None = None
+    ) -> None:
+        """`rows`: the first of them, and that behind the last; all where it is not given."""
         self.function = function
         self.inputs = inputs
-        self.num_rows = inputs.num_rows
+        self.first, stop = rows or (0, inputs.num_rows)
+        self.num_rows = stop - self.first
+
+    def part(self, start: int, stop: int) -> Work:
+        """The same for some of the rows, which are counted from 0 again."""
+        return Work(self.function, self.inputs, (self.first + start, self.first + stop))
 
     def do(self, start: int, stop: int) -> Any:
         """What the function returns for these rows. What it raises is told with the rows."""
+        start, stop = self.first + start, self.first + stop
         try:
             return self.function(*self.inputs.arguments(start, stop))
         except Exception as error:
             what = f"{type(error).__name__}: {error}"[:_MAX_TEXT]
-            whose = f"{rows_text(start, stop)} of {self.num_rows}"
+            whose = f"{rows_text(start, stop)} of {self.inputs.num_rows}"
             raise FunctionError(f"{name_of(self.function)} failed for {whose}: {what}") from error
 
 
