@@ -7,6 +7,7 @@ and do them in another round. So a row counts once: of results that overlap, all
 
 from __future__ import annotations
 
+import bisect
 import secrets
 import threading
 import time
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from gangline.worker.session import Session
 
 _WATCH_S = 0.05
+_MAX_TEXT = 4000
+"""What a node says of an error is cut here."""
 _END_S = 5.0
 """How long the node that hands out waits for the others to hear that all is done."""
 
@@ -81,7 +84,7 @@ class NodeLoop:
         self._name = (
             f"gangline.map({name_everywhere(work.function)}, {work.num_rows} rows, "
             f"combine={combine if isinstance(combine, str) else name_everywhere(combine)}, "
-            f"scheme={settings.between})"
+            f"scheme={settings.between.scheme})"
         )
         self._done: dict[Range, bytes] = {}
         self._busy_s = 0.0
@@ -168,7 +171,7 @@ class NodeLoop:
             is_empty = mapped.num_failed == mapped.chunks
             packed = b"" if is_empty else pack_result(mapped.value, rows=rows_text(*rows))
         except GanglineError as error:  # it ends the loop on all nodes, not on this one alone
-            self._error = str(error)
+            self._error = str(error)[:_MAX_TEXT]
             return False
         self._done[rows] = packed
         self._busy_s += time.perf_counter() - begun
@@ -245,12 +248,16 @@ def chosen(listings: Sequence[Listing]) -> dict[Range, int]:
 
     The first node's are taken before the second's, and so on: the same on all nodes.
     """
-    cover: dict[Range, int] = {}
+    taken: list[Range] = []
+    places: dict[Range, int] = {}
     for place, listing in enumerate(listings):
         for start, stop in listing.done:
-            if not any(start < end and begin < stop for begin, end in cover):
-                cover[(start, stop)] = place
-    return dict(sorted(cover.items()))
+            at = bisect.bisect(taken, (start, stop))
+            is_free = at == len(taken) or stop <= taken[at][0]
+            if is_free and (at == 0 or taken[at - 1][1] <= start):
+                taken.insert(at, (start, stop))
+                places[(start, stop)] = place
+    return {rows: places[rows] for rows in taken}
 
 
 def _combined(combine: How, parts: list[Part]) -> Any:

@@ -18,7 +18,7 @@ def pack_result(value: Any, *, rows: str) -> bytes:
     """Raises FunctionError, with the rows that it is of, where it cannot be sent."""
     try:
         return pack_blob(_marked(value))
-    except (UnsupportedError, TypeError) as error:
+    except (UnsupportedError, TypeError, ValueError) as error:
         raise FunctionError(
             f"the result of {rows} cannot be sent to the other nodes: {error}; return numbers, texts, "
             f"numpy arrays or torch tensors, or lists, tuples and dicts of these"
