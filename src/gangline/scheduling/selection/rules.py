@@ -9,7 +9,7 @@
 | they are alike, and so are their items        | GSS: few chunks                                  |
 | they are alike, and the items are not         | FAC2                                             |
 | a chunk's overhead beside what an item takes  | the grain: 10 items' worth of overhead at most   |
-| several groups                                | a queue for each, then one for each worker       |
+| nothing: what is cut finely is balanced well  | PERCPU, where the caller can do it               |
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 from gangline.scheduling.choice import Choice, Layout
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gangline.scheduling.measures import LoopReport
 
 PROBE_CHUNKS = 32
@@ -32,31 +34,38 @@ OVERHEAD = 0.1
 """The overhead of the smallest chunk, beside what its items take, is at most this."""
 LEAST_CHUNKS = 16
 """A grain leaves at least as many chunks per worker."""
+WORTH_A_TRY = 0.03
+"""Above this share of lost time, other choices get a loop each."""
 WITHIN_OVERHEAD = 0.05
 """Above this share of overhead, the grain is raised within a loop."""
 
 
-def probe(total: int, workers: int, *, groups: int) -> tuple[Choice, str]:
+def probe(total: int, workers: int, layouts: Sequence[Layout]) -> tuple[Choice, str]:
     """For a loop of which nothing is known."""
     if workers == 1:
         return Choice.parse("STATIC"), "one worker does the whole loop, in one chunk"
     grain = max(1, total // (PROBE_CHUNKS * workers))
-    layout = Layout.PERGROUP if groups > 1 else Layout.CENTRALIZED
-    return Choice.parse("SS", grain=grain, layout=layout), (
+    return Choice.parse("SS", grain=grain, layout=finest(layouts)), (
         f"nothing is measured yet: chunks of {grain}, until each worker has done one"
     )
 
 
-def pick(report: LoopReport, total: int, workers: int, *, groups: int) -> tuple[Choice, str]:
+def pick(
+    report: LoopReport, total: int, workers: int, layouts: Sequence[Layout]
+) -> tuple[Choice, str]:
     """The scheme and the grain for a loop like the one that was measured."""
     if workers == 1:
-        return probe(total, workers, groups=groups)
+        return probe(total, workers, layouts)
     scheme, why = _scheme(report)
     grain = grain_for(report, total, workers)
-    layout = Layout.PERGROUP if groups > 1 else Layout.CENTRALIZED
     if grain > 1:
         why += f"; a chunk costs {report.overhead_s:.2g} s, an item {report.mean_s:.2g} s"
-    return Choice.parse(scheme, grain=grain, layout=layout), why
+    return Choice.parse(scheme, grain=grain, layout=finest(layouts)), why
+
+
+def finest(layouts: Sequence[Layout]) -> Layout:
+    """The one with the most queues: nobody waits for them, and each is cut into smaller chunks."""
+    return max(layouts, key=list(Layout).index)
 
 
 def grain_for(report: LoopReport, total: int, workers: int) -> int:
@@ -67,34 +76,31 @@ def grain_for(report: LoopReport, total: int, workers: int) -> int:
     return max(1, min(wanted, total // (LEAST_CHUNKS * workers)))
 
 
-def alternatives(first: Choice, report: LoopReport, *, groups: int) -> list[Choice]:
-    """What else is worth a try, the best guess first; `first` is not among it.
+def alternatives(first: Choice, report: LoopReport, layouts: Sequence[Layout]) -> list[Choice]:
+    """What else is worth a loop to try it; `first` is not among it.
 
-    Where data lie shows only in comparison, so with several groups each layout gets a loop. Another
-    scheme gets one where much was lost by waiting and overheads.
+    There is none where next to nothing was lost by waiting and overheads.
     """
-    scheme, grain = str(first.scheme), first.grain
-    found = []
-    if groups > 1:
-        found += [
-            Choice.parse(scheme, grain=grain, layout=Layout.PERCPU, victims="RANDOMPRI"),
-            Choice.parse(scheme, grain=grain),
-        ]
-    if report.lost_share > 0.03:
-        found += [
-            Choice.parse(other, grain=grain, layout=first.layout)
-            for other in ("AWF-C", "FAC2", "AF")
-            if other != scheme
-        ][:2]
-    return [one for one in found if str(one) != str(first)]
+    if report.lost_share <= WORTH_A_TRY:
+        return []
+    scheme, grain, layout = str(first.scheme), first.grain, first.layout
+    found = [
+        Choice.parse(other, grain=grain, layout=layout)
+        for other in ("AWF-C", "AF")
+        if other != scheme
+    ]
+    if layout == Layout.PERCPU:
+        found.append(Choice.parse(scheme, grain=grain, layout=layout, victims="RANDOMPRI"))
+    if layout != Layout.PERGROUP and Layout.PERGROUP in layouts:
+        found.append(Choice.parse(scheme, grain=grain, layout=Layout.PERGROUP))
+    return found
 
 
-def arms(first: Choice, *, groups: int) -> list[Choice]:
+def arms(first: Choice, layouts: Sequence[Layout]) -> list[Choice]:
     """All that a learner may try beside `first`."""
-    layouts = list(Layout) if groups > 1 else [Layout.CENTRALIZED, Layout.PERCPU]
     found = [
         Choice.parse(scheme, grain=first.grain, layout=layout)
-        for scheme in ("AWF-E", "FAC2", "GSS", "AF")
+        for scheme in ("AWF-E", "AWF-C", "FAC2", "AF")
         for layout in layouts
     ]
     return [one for one in found if str(one) != str(first)]
