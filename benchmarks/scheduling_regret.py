@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far is the automated choice of a schedule behind the best fixed one, looking back?
 
-    python benchmarks/scheduling_regret.py [--loops 20] [--items 2000] [--processes 2] [--quick]
+    python benchmarks/scheduling_regret.py [--loops 20] [--items 2000] [--overhead 1] [--quick]
 
 Virtual time, about ten minutes. On eight workloads and three clusters of eight workers in two groups,
 each program is a sequence of loops. Every fixed choice (scheme, grain, layout, rule for victims) runs
@@ -19,18 +19,17 @@ import itertools
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-from gangline.scheduling import Choice, Speeds, WorkQueues
+from gangline.scheduling import Choice
 from gangline.scheduling.schemes.named import SCHEMES
-from gangline.scheduling.selection import Selector
 from gangline.scheduling.victims import VICTIMS
 from gangline.simulation.loops import (
     WORKLOADS,
     Crowd,
-    FlatSource,
     LoopResult,
     Overheads,
-    make_workload,
-    run_loop,
+    Program,
+    run_automated,
+    run_fixed,
 )
 
 GROUPS = (0, 0, 0, 0, 1, 1, 1, 1)
@@ -49,7 +48,7 @@ SCREENING_LOOPS, SCREENED = 2, 24
 FINALISTS = 8
 
 
-class Program(NamedTuple):
+class Case(NamedTuple):
     """A sequence of loops of one kind on one cluster."""
 
     cluster: str
@@ -57,36 +56,46 @@ class Program(NamedTuple):
     loops: int
     items: int
     seed: int
+    overhead: float
 
-
-def run_one(program: Program, queues: object, seed: int, loop: int) -> LoopResult:
-    """One loop of a program."""
-    drawn = (program.seed + seed) * 1000 + loop
-    costs = make_workload(program.workload, program.items, seed=drawn)
-    source = FlatSource(queues, OVERHEADS)  # type: ignore[arg-type]
-    crowd = CLUSTERS[program.cluster]
-    return run_loop(costs, source, crowd, remote=OVERHEADS.remote, seed=drawn)
-
-
-def fixed_s(program: Program, choice: Choice, seed: int, *, loops: int) -> float:
-    """What the program takes with one choice for all loops."""
-    speeds, total = Speeds(), 0.0
-    for loop in range(loops):
-        queues = WorkQueues(
-            choice, total=program.items, workers=8, groups=GROUPS, speeds=speeds, seed=loop
+    def program(self, seed: int, *, loops: int | None = None) -> Program:
+        """With one of the seeds."""
+        return Program(
+            crowd=CLUSTERS[self.cluster],
+            overheads=scaled(self.overhead),
+            loops=loops or self.loops,
+            seed=self.seed + seed,
+            workload=self.workload,
+            items=self.items,
         )
-        total += run_one(program, queues, seed, loop).time_s
-    return total
 
 
-def automated_s(program: Program, method: str, seed: int) -> float:
-    """What it takes where each loop's choice follows from the loops before."""
-    selector, total = Selector(workers=8, groups=GROUPS, method=method, seed=seed), 0.0
-    for loop in range(program.loops):
-        queues = selector.begin(program.items)
-        total += run_one(program, queues, seed, loop).time_s
-        selector.end(queues)
-    return total
+def scaled(times: float) -> Overheads:
+    """The overheads, where those of a chunk and of stealing are so many times as large."""
+    return Overheads(
+        chunk_s=OVERHEADS.chunk_s * times,
+        queue_s=OVERHEADS.queue_s,
+        steal_s=OVERHEADS.steal_s * times,
+        far_steal_s=OVERHEADS.far_steal_s * times,
+        remote=OVERHEADS.remote,
+    )
+
+
+def fixed_s(case: Case, choice: Choice, seeds: tuple[int, ...], *, loops: int) -> float:
+    """What a loop takes with one choice for all loops."""
+    programs = [case.program(seed, loops=loops) for seed in seeds]
+    return mean_s([loop for program in programs for loop in run_fixed(program, choice)])
+
+
+def automated_s(case: Case, method: str) -> float:
+    """What a loop takes where each loop's choice follows from the loops before."""
+    programs = [case.program(seed) for seed in COMPARING]
+    return mean_s([loop for one in programs for loop in run_automated(one, method=method)[0]])
+
+
+def mean_s(loops: list[LoopResult]) -> float:
+    """The mean time of loops."""
+    return sum(loop.time_s for loop in loops) / len(loops)
 
 
 def fixed_choices() -> list[Choice]:
@@ -101,7 +110,7 @@ def fixed_choices() -> list[Choice]:
 class Row(NamedTuple):
     """What came of one program; seconds per loop."""
 
-    program: Program
+    case: Case
     best: str
     """The fixed choice that was best with the seeds for choosing."""
     best_s: float
@@ -114,38 +123,26 @@ class Row(NamedTuple):
 
 
 def ranked(
-    program: Program, choices: list[Choice], seeds: tuple[int, ...], *, loops: int
+    case: Case, choices: list[Choice], seeds: tuple[int, ...], *, loops: int
 ) -> list[tuple[float, str, Choice]]:
     """The choices with their time per loop, the best first."""
-    found = []
-    for choice in choices:
-        took = sum(fixed_s(program, choice, seed, loops=loops) for seed in seeds)
-        found.append((took / loops / len(seeds), str(choice), choice))
+    found = [(fixed_s(case, one, seeds, loops=loops), str(one), one) for one in choices]
     return sorted(found, key=lambda one: one[:2])
 
 
-def compare(program: Program) -> Row:
+def compare(case: Case) -> Row:
     """All fixed choices, and the automated ones."""
-    screened = ranked(program, fixed_choices(), CHOOSING[:1], loops=SCREENING_LOOPS)
-    found = ranked(
-        program, [one[-1] for one in screened[:SCREENED]], CHOOSING, loops=CHOOSING_LOOPS
-    )
-    scale = program.loops * len(COMPARING)
-    finals = []
-    for _, name, choice in found[:FINALISTS]:
-        took = sum(fixed_s(program, choice, seed, loops=program.loops) for seed in COMPARING)
-        finals.append((took / scale, name))
-    automated = {
-        method: sum(automated_s(program, method, seed) for seed in COMPARING) / scale
-        for method in ("expert", "sarsa")
-    }
+    screened = ranked(case, fixed_choices(), CHOOSING[:1], loops=SCREENING_LOOPS)
+    kept = [choice for _, _, choice in screened[:SCREENED]]
+    found = ranked(case, kept, CHOOSING, loops=CHOOSING_LOOPS)[:FINALISTS]
+    finals = [fixed_s(case, choice, COMPARING, loops=case.loops) for _, _, choice in found]
     return Row(
-        program,
-        best=finals[0][1],
-        best_s=finals[0][0],
-        hindsight_s=min(finals)[0],
-        expert_s=automated["expert"],
-        sarsa_s=automated["sarsa"],
+        case,
+        best=found[0][1],
+        best_s=finals[0],
+        hindsight_s=min(finals),
+        expert_s=automated_s(case, "expert"),
+        sarsa_s=automated_s(case, "sarsa"),
         worst_s=screened[-1][0],
     )
 
@@ -156,7 +153,7 @@ def print_rows(rows: list[Row]) -> None:
     print("|---|---|---|---|---|---|---|")
     for row in rows:
         print(
-            f"| {row.program.cluster} | {row.program.workload} | {row.best} | "
+            f"| {row.case.cluster} | {row.case.workload} | {row.best} | "
             f"{row.best_s * 1e3:.1f} ms | {row.worst_s / row.best_s - 1:+.0%} | "
             f"{row.expert_s / row.best_s - 1:+.1%} | {row.sarsa_s / row.best_s - 1:+.1%} |"
         )
@@ -178,15 +175,16 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=2000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0, help="0 was not looked at for the rules")
+    parser.add_argument("--overhead", type=float, default=1.0, help="times what chunks cost")
     parser.add_argument("--quick", action="store_true", help="two workloads only")
     given = parser.parse_args()
     names = list(WORKLOADS)[:2] if given.quick else list(WORKLOADS)
-    programs = [
-        Program(cluster, workload, given.loops, given.items, given.seed)
+    cases = [
+        Case(cluster, workload, given.loops, given.items, given.seed, given.overhead)
         for cluster, workload in itertools.product(CLUSTERS, names)
     ]
     with ProcessPoolExecutor(given.processes) as pool:
-        print_rows(list(pool.map(compare, programs)))
+        print_rows(list(pool.map(compare, cases)))
 
 
 if __name__ == "__main__":

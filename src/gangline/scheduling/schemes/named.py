@@ -89,6 +89,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "FAC": ("mean", "sigma", "overhead"),
         "TAP": ("alpha", "mean", "sigma", "overhead"),
         "BOLD": ("mean", "sigma", "overhead"),
+        **{f"AWF-{letter}": ("x",) for letter in "BCDE"},
     }
 )
 """What may be given in parentheses."""

@@ -108,6 +108,8 @@ def _parameters(written: str, *, text: str) -> dict[str, float]:
 def _check_values(name: str, parameters: dict[str, float], *, text: str) -> None:
     if not 0 < parameters.get("swr", 0.5) <= 1:
         raise UsageError(f"scheme {text!r}: swr is the static part of the loop, above 0, at most 1")
+    if parameters.get("x", 2.0) < 1:
+        raise UsageError(f"scheme {text!r}: a chunk is 1/x of a worker's part; x is at least 1")
     if {"sigma", "overhead"} & set(parameters) and not parameters.get("mean"):
         raise UsageError(f"scheme {text!r}: give mean, what an item takes in seconds, with it")
 
