@@ -28,6 +28,7 @@ from gangline.simulation.loops import (
     run_two_levels,
     summed_up,
 )
+from gangline.simulation.loops.workloads import Costs
 from gangline.spec.errors import UsageError
 from gangline.spec.usercode import load_named
 
@@ -167,7 +168,7 @@ def _numbers(text: str | None, flag: str) -> tuple[float, ...]:
         ) from None
 
 
-def _read(path: Path, speeds: str | None):  # type: ignore[no-untyped-def]
+def _read(path: Path, speeds: str | None) -> tuple[Costs, tuple[float, ...]]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:

@@ -146,7 +146,7 @@ def _are_unlike(report: LoopReport) -> bool:
 
 
 def _follows_speeds(choice: Choice) -> bool:
-    return str(choice.scheme).startswith("A") and choice.scheme.is_learning
+    return choice.scheme.shares_speeds or choice.scheme.name == "AF"
 
 
 def _with(choice: Choice, scheme: str, grain: int) -> Choice:

@@ -95,7 +95,7 @@ class TunedQueues:
         self._queues.finished(worker, chunk, seconds, overhead_s=overhead_s)
         is_stolen = self.is_stolen(worker, chunk)
         self._meter.add(worker, chunk.size, seconds, overhead_s=overhead_s, is_stolen=is_stolen)
-        if not str(self.choice.scheme).startswith("AWF-"):
+        if not self.choice.scheme.shares_speeds:
             self._speeds.report(worker, chunk.size, seconds + overhead_s)
         if self._is_probe:
             self._end_probe()
