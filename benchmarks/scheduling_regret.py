@@ -42,6 +42,8 @@ CLUSTERS = {
 }
 OVERHEADS = Overheads(chunk_s=50e-6, queue_s=5e-6, steal_s=20e-6, far_steal_s=100e-6, remote=0.1)
 GRAINS = (1, 8, 32)
+OWN = ("AWF-C(x=8)", "AWF-E(x=8)")
+"""Beside the published forms: smaller chunks, which the automated choice uses, too."""
 CHOOSING, COMPARING = (100, 101), (200, 201, 202)
 CHOOSING_LOOPS = 4
 SCREENING_LOOPS, SCREENED = 2, 24
@@ -103,7 +105,7 @@ def fixed_choices() -> list[Choice]:
     queues = [("CENTRALIZED", "SEQ"), ("PERGROUP", "SEQ"), *(("PERCPU", rule) for rule in VICTIMS)]
     return [
         Choice.parse(scheme, grain=grain, layout=layout, victims=rule)
-        for scheme, grain, (layout, rule) in itertools.product(SCHEMES, GRAINS, queues)
+        for scheme, grain, (layout, rule) in itertools.product([*SCHEMES, *OWN], GRAINS, queues)
     ]
 
 

@@ -79,7 +79,8 @@ def test_items_take_longer_where_their_data_are_not():
     overheads = Overheads(chunk_s=0, queue_s=0, steal_s=0, far_steal_s=0, remote=0.5)
     crowd = Crowd(speeds=(1.0, 1e-6), groups=(0, 1))
     result = run("SS", np.ones(4), crowd, overheads)
-    assert result.remote_items == 1 + 1, "item 3, and item 1 which the slow worker took"
+    assert result.remote_items == 3, "items 2 and 3, and item 1, which the slow worker took"
+    assert [r.seconds for r in result.records if r.worker == 0] == pytest.approx([1.0, 1.5, 1.5])
     lone = run("STATIC", np.ones(4), Crowd(speeds=(1.0,)), overheads)
     assert (lone.time_s, lone.remote_items) == (pytest.approx(4.0), 0)
 
@@ -198,7 +199,7 @@ def test_speeds_are_estimated_from_a_recording():
         ([], "has no chunks"),
         (["{"], "line 1"),
         (['{"start": 0, "stop": 1, "worker": 0}'], "line 1: .*seconds"),
-        ([b'{"start": 0, "stop": 1, "worker": 0, "seconds": 1, "x": "\xff"}'], "line 1"),
+        ([b'{"start": 0, "stop": "\xff"}'], "line 1"),
         (['{"start": 2, "stop": 2, "worker": 0, "seconds": 1}'], "cannot be a chunk"),
         (['{"start": 0, "stop": 2, "worker": 0, "seconds": -1}'], "cannot be a chunk"),
         (['{"start": 3, "stop": 5, "worker": 0, "seconds": 1}'], "items 0 to 2 are missing"),
@@ -221,7 +222,9 @@ UNLIKE = Crowd(speeds=(1.0, 1.0, 0.5, 0.5, 0.2, 0.2, 0.1, 0.1), groups=(0,) * 4 
 
 @pytest.mark.parametrize("workload", ["uniform", "sorted-by-size", "bursts"])
 def test_the_automated_choice_is_near_the_best_of_some(workload):
-    program = Program(crowd=UNLIKE, overheads=Overheads(remote=0.1), loops=10, workload=workload)
+    program = Program(
+        crowd=UNLIKE, overheads=Overheads(remote=0.1), loops=10, items=2000, workload=workload
+    )
     program_s = summed_up(run_automated(program)[0], None, name="automated").time_s
     fixed = [
         summed_up(run_fixed(program, choice), choice).time_s
