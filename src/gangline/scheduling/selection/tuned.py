@@ -39,12 +39,13 @@ class TunedQueues:
     ) -> None:
         weights = [max(speeds.weight(one), 1e-3) for one in range(workers)]
         self.advice = advice
+        self.begun = advice.choice
+        """What held at the beginning."""
         self.total = total
         self._workers = workers
         self._speeds = speeds
         self._tell = tell
         self._is_probe = is_probe
-        self._groups = len(set(groups)) if groups is not None else 1
         self._meter = LoopMeter()
         self._next_check = CHECKED_AFTER * workers
         self._queues = WorkQueues(
@@ -94,7 +95,7 @@ class TunedQueues:
         self._queues.finished(worker, chunk, seconds, overhead_s=overhead_s)
         is_stolen = self.is_stolen(worker, chunk)
         self._meter.add(worker, chunk.size, seconds, overhead_s=overhead_s, is_stolen=is_stolen)
-        if not str(self.choice.scheme).startswith("AWF-"):
+        if not self.choice.scheme.shares_speeds:
             self._speeds.report(worker, chunk.size, seconds + overhead_s)
         if self._is_probe:
             self._end_probe()
@@ -108,7 +109,7 @@ class TunedQueues:
             return
         self._is_probe = False
         report = self.report()
-        choice, why = rules.pick(report, self.remaining, self._workers, groups=self._groups)
+        choice, why = rules.pick(report, self.remaining, self._workers, [self.choice.layout])
         self._switch(choice, why, report)
 
     def _check(self) -> None:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from gangline.scheduling.measures import imbalance
 from gangline.scheduling.queues import cut_blocks
+from gangline.simulation.loops.sources import Done
 
 if TYPE_CHECKING:
     from gangline.scheduling import Chunk
@@ -44,12 +45,6 @@ class LoopResult(msgspec.Struct, frozen=True, kw_only=True):
     records: list[ChunkRecord] = []
 
 
-class _Running(NamedTuple):
-    chunk: Chunk
-    begin_s: float
-    overhead_s: float
-
-
 def run_loop(
     costs: Costs, source: Source, crowd: Crowd, *, remote: float = 0.0, seed: int = 0
 ) -> LoopResult:
@@ -58,49 +53,57 @@ def run_loop(
     The loop's data lie in contiguous blocks, one for each group, as large as it has workers;
     elsewhere an item takes `remote` longer.
     """
-    work = [0.0, *np.cumsum(costs).tolist()]
-    homes = _homes(len(costs), crowd)
-    paces, groups = crowd.paces(seed), crowd.group_of
+    work = _Work(costs, crowd, remote)
+    paces = crowd.paces(seed)
     ready = [(0.0, worker) for worker in range(len(paces))]
-    running: dict[int, _Running] = {}
-    ends = [0.0] * len(paces)
-    records: list[ChunkRecord] = []
-    tell_end = getattr(source, "tell_end", None)
-    steals, overhead_s, far_items = 0, 0.0, 0
+    running: dict[int, Done] = {}
+    done: list[tuple[int, Done]] = []
+    ends, steals = [0.0] * len(paces), 0
     while ready:
         now, worker = heapq.heappop(ready)
         if worker in running:
-            chunk, begin_s, cost_s = running.pop(worker)
-            if tell_end is not None:
-                tell_end(worker, now)
-            source.finished(worker, chunk, now - begin_s, cost_s)
-            records.append(ChunkRecord(chunk.start, chunk.stop, worker, now - begin_s))
+            last = running.pop(worker)
+            source.finished(worker, last)
+            done.append((worker, last))
         grant = source.take(worker, now)
         if grant is None:
             ends[worker] = now
             continue
-        chunk = grant.chunk
-        low, high = homes[groups[worker]]
-        outside = chunk.size - max(0, min(high, chunk.stop) - max(low, chunk.start))
-        cost = work[chunk.stop] - work[chunk.start]
-        cost *= 1 + remote * outside / chunk.size
-        running[worker] = _Running(chunk, grant.begin_s, grant.begin_s - now)
-        heapq.heappush(ready, (paces[worker].finish(grant.begin_s, cost), worker))
+        end_s = paces[worker].finish(grant.begin_s, work.cost_s(worker, grant.chunk))
+        running[worker] = Done(grant.chunk, now, grant.begin_s, end_s)
+        heapq.heappush(ready, (end_s, worker))
         steals += grant.is_stolen
-        overhead_s += grant.begin_s - now
-        far_items += outside
     return LoopResult(
         time_s=max(ends),
         imbalance=imbalance(ends),
-        chunks=len(records),
+        chunks=len(done),
         steals=steals,
-        overhead_s=overhead_s,
-        remote_items=far_items,
-        records=records,
+        overhead_s=sum(one.begin_s - one.asked_s for _, one in done),
+        remote_items=sum(work.outside(worker, one.chunk) for worker, one in done),
+        records=[
+            ChunkRecord(one.chunk.start, one.chunk.stop, worker, one.end_s - one.begin_s)
+            for worker, one in done
+        ],
     )
 
 
-def _homes(total: int, crowd: Crowd) -> dict[int, tuple[int, int]]:
-    groups = list(dict.fromkeys(crowd.group_of))
-    sizes = [float(crowd.group_of.count(group)) for group in groups]
-    return dict(zip(groups, cut_blocks(total, sizes), strict=True))
+class _Work:
+    """What chunks cost whom."""
+
+    def __init__(self, costs: Costs, crowd: Crowd, remote: float) -> None:
+        self._sums: list[float] = [0.0, *np.cumsum(costs).tolist()]
+        self._remote = remote
+        groups = list(dict.fromkeys(crowd.group_of))
+        sizes = [float(crowd.group_of.count(group)) for group in groups]
+        blocks = dict(zip(groups, cut_blocks(len(costs), sizes), strict=True))
+        self._homes = [blocks[group] for group in crowd.group_of]
+
+    def cost_s(self, worker: int, chunk: Chunk) -> float:
+        """On a worker of speed 1."""
+        cost_s = self._sums[chunk.stop] - self._sums[chunk.start]
+        return cost_s * (1 + self._remote * self.outside(worker, chunk) / chunk.size)
+
+    def outside(self, worker: int, chunk: Chunk) -> int:
+        """How many of its items have their data in another group than the worker's."""
+        low, high = self._homes[worker]
+        return chunk.size - max(0, min(high, chunk.stop) - max(low, chunk.start))

@@ -20,6 +20,15 @@ class Grant(NamedTuple):
     is_stolen: bool
 
 
+class Done(NamedTuple):
+    """A chunk that was done, and when it was asked for, begun and ended."""
+
+    chunk: Chunk
+    asked_s: float
+    begin_s: float
+    end_s: float
+
+
 class Queues(Protocol):
     """What queues must be able to do: `WorkQueues`, and those that pick their own scheme."""
 
@@ -44,8 +53,8 @@ class Source(Protocol):
     def take(self, worker: int, now: float) -> Grant | None:
         """The next chunk of `worker`, who asks at `now`; None when the loop is handed out."""
 
-    def finished(self, worker: int, chunk: Chunk, seconds: float, overhead_s: float) -> None:
-        """`worker` has done `chunk`."""
+    def finished(self, worker: int, done: Done) -> None:
+        """`worker` has done a chunk."""
 
 
 class FlatSource:
@@ -71,9 +80,11 @@ class FlatSource:
             begin += costs.steal_s if is_near else costs.far_steal_s
         return Grant(chunk, begin, is_stolen)
 
-    def finished(self, worker: int, chunk: Chunk, seconds: float, overhead_s: float) -> None:
+    def finished(self, worker: int, done: Done) -> None:
         """The queues' scheme learns."""
-        self._queues.finished(worker, chunk, seconds, overhead_s=overhead_s)
+        self._queues.finished(
+            worker, done.chunk, done.end_s - done.begin_s, overhead_s=done.begin_s - done.asked_s
+        )
 
 
 class _Part:
@@ -117,7 +128,6 @@ class TwoLevelSource:
         self._seed = seed
         self._present: dict[int, _Part] = {}
         self._parts: dict[Chunk, _Part] = {}
-        self._busy_until: dict[int, float] = {}
 
     def take(self, worker: int, now: float) -> Grant | None:
         """From the node's own chunk, or from the next one."""
@@ -130,32 +140,22 @@ class TwoLevelSource:
             grant = None if part is None else self._within(part, place, now)
         return grant
 
-    def finished(self, worker: int, chunk: Chunk, seconds: float, overhead_s: float) -> None:
+    def finished(self, worker: int, done: Done) -> None:
         """The scheme inside learns, and when a node's chunk is all done the one between nodes."""
-        node = self._node_of[worker]
+        node, chunk = self._node_of[worker], done.chunk
         part = self._parts.pop(chunk)
-        start = part.chunk.start
-        inside = chunk._replace(start=chunk.start - start, stop=chunk.stop - start)
-        part.source.finished(self._members[node].index(worker), inside, seconds, overhead_s)
+        inside = _moved(chunk, -part.chunk.start)
+        part.source.finished(self._members[node].index(worker), done._replace(chunk=inside))
         part.left -= chunk.size
         if part.left == 0:
-            self._outer.finished(
-                node, part.chunk, self._ended(worker) - part.begin_s, overhead_s=self._between_s
-            )
-
-    def tell_end(self, worker: int, at_s: float) -> None:
-        """When `worker` was done with what it is about to report."""
-        self._busy_until[worker] = at_s
-
-    def _ended(self, worker: int) -> float:
-        return self._busy_until.get(worker, 0.0)
+            took_s = done.end_s - part.begin_s
+            self._outer.finished(node, part.chunk, took_s, overhead_s=self._between_s)
 
     def _within(self, part: _Part, place: int, now: float) -> Grant | None:
         grant = part.source.take(place, max(now, part.begin_s))
         if grant is None:
             return None
-        start = part.chunk.start
-        chunk = grant.chunk._replace(start=grant.chunk.start + start, stop=grant.chunk.stop + start)
+        chunk = _moved(grant.chunk, part.chunk.start)
         self._parts[chunk] = part
         return grant._replace(chunk=chunk)
 
@@ -169,3 +169,7 @@ class TwoLevelSource:
         part = _Part(chunk, FlatSource(queues, self._overheads), now + self._between_s)
         self._present[node] = part
         return part
+
+
+def _moved(chunk: Chunk, by: int) -> Chunk:
+    return chunk._replace(start=chunk.start + by, stop=chunk.stop + by)

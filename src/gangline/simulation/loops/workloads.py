@@ -77,5 +77,7 @@ def make_workload(name: str, count: int, *, mean_s: float = 1e-3, seed: int = 0)
         near = difflib.get_close_matches(name, WORKLOADS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UsageError(f"no workload {name!r}; there are {', '.join(WORKLOADS)}{hint}")
+    if count == 0:
+        return np.zeros(0)
     costs = WORKLOADS[name](count, np.random.default_rng(seed))
-    return costs * (mean_s / costs.mean()) if count else costs
+    return costs * (mean_s / costs.mean())
