@@ -19,6 +19,9 @@ from gangline.spec.errors import GanglineError as GanglineError
 from gangline.version import VERSION
 
 if TYPE_CHECKING:
+    from gangline.mapreduce.api import imap as imap
+    from gangline.mapreduce.api import map as map
+    from gangline.mapreduce.api import reduce as reduce
     from gangline.observe.page.notebook import report as report
     from gangline.paramserver.functional.api import paramserv as paramserv
     from gangline.worker.api import SampleState as SampleState
@@ -65,9 +68,11 @@ _API = (
 )
 
 _TOGETHER = ("all", "any", "barrier", "gather", "is_ghost", "mean", "sum")
+_LOOPS = ("imap", "map", "reduce")
 _HOMES = {
     **dict.fromkeys(_API, "gangline.worker.api"),
     **dict.fromkeys(_TOGETHER, "gangline.worker.together.calls"),
+    **dict.fromkeys(_LOOPS, "gangline.mapreduce.api"),
     "main_first": "gangline.worker.together.turns",
     "paramserv": "gangline.paramserver.functional.api",
     "report": "gangline.observe.page.notebook",

@@ -456,6 +456,35 @@ def fetching(parts: Parts) -> dict[str, Any]:
     return plain(parts)
 
 
+MAP_HANG_S = 2.8
+"""Longer than the coordinator's patience."""
+
+
+def mapping(parts: Parts) -> dict[str, Any]:
+    """Before `prepare`, the workers make a loop over rows, and one of them is lost in it."""
+    if not parts.is_alone:
+        parts.means.append(map_rows(parts.setup.call, epoch=0))
+    return plain(parts)
+
+
+def squares(rows: Any, call: str, epoch: int) -> list[int]:
+    """The squares of some rows; who is to be lost is lost with the first of them."""
+    *_, what, victim = call.split()
+    if epoch == 0 and gangline.worker.api._job.session.place.worker == int(victim):
+        if what == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        hold_the_interpreter(MAP_HANG_S)
+    time.sleep(0.01)
+    return [row * row for row in rows]
+
+
+def map_rows(call: str, *, epoch: int) -> list[int]:
+    made: list[int] = gangline.map(
+        squares, range(60), call, epoch, scheme="SS/SS", grain=2, workers=1, where="job"
+    )
+    return made
+
+
 def call_together(setup: Setup, model: nn.Module, epoch: int) -> Any:
     worker = gangline.worker.api._job.session.place.worker
     path = Path(setup.folder) / f"{epoch}"
@@ -475,6 +504,8 @@ def call_together(setup: Setup, model: nn.Module, epoch: int) -> Any:
                 if setup.call != "main_first" and worker == epoch == 0:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return path.read_text()
+        case call if call.startswith("map with"):
+            return map_rows(call, epoch=epoch)
         case "save":
             gangline.save(model.state_dict(), path)
             return torch.load(path)

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import gangline
-from gangline.cli import cmd_compare, cmd_demo, cmd_doctor, cmd_plan, cmd_report, cmd_token, cmd_up
+from gangline.cli import (
+    cmd_apply,
+    cmd_compare,
+    cmd_demo,
+    cmd_doctor,
+    cmd_plan,
+    cmd_report,
+    cmd_token,
+    cmd_up,
+)
 from gangline.cli.live import (
     cmd_chaos,
     cmd_dashboard,
@@ -26,7 +35,7 @@ from gangline.cli.output import EXIT_USAGE, exit_code_of, print_error
 from gangline.cli.probe import cmd_probe
 from gangline.cli.run import cmd_join, cmd_run
 from gangline.cli.run.program import MODULE_FLAGS
-from gangline.cli.simulate import cmd_simulate
+from gangline.cli.simulate import cmd_simulate, cmd_simulate_loop
 from gangline.spec.errors import GanglineError
 
 if TYPE_CHECKING:
@@ -78,9 +87,11 @@ for _verb in (
     cmd_report,
     cmd_compare,
     cmd_simulate,
+    cmd_simulate_loop,
     cmd_probe,
     cmd_plan,
     cmd_doctor,
+    cmd_apply,
 ):
     _verb.register(app)
 

@@ -6,7 +6,7 @@
     │   └── UnsupportedError    it is well-formed, but this software refuses it, and says what to do
     ├── MismatchError       workers of one job disagree (another model, data set, loop, version)
     ├── MainWorkerError     what the main worker does for all has failed
-    ├── FunctionError       a function that the user gave to paramserv has raised
+    ├── FunctionError       a function that the user gave to paramserv or map has raised
     ├── GradientError       this worker's gradient is wrong, and such workers are put out
     ├── LaunchError         a worker process could not be started, or ended badly
     │   ├── RefusedError        the coordinator put this worker out; the others train on
@@ -42,7 +42,7 @@ class GradientError(GanglineError):
 
 
 class FunctionError(GanglineError):
-    """A function that the user gave (update, aggregate, validate) has raised, with where it did."""
+    """A function that the user gave (to paramserv or map) has raised, with where it did."""
 
 
 class MainWorkerError(GanglineError):

@@ -13,13 +13,13 @@ import paramserv_functions as functions
 import pytest
 
 import gangline
+from gangline.local.child import WorkerLost
+from gangline.local.table import Table
 from gangline.paramserver.functional.arguments import SCHEMES, settings_of
 from gangline.paramserver.functional.computing import Job
 from gangline.paramserver.functional.leaves import Form
 from gangline.paramserver.functional.ledger import Ledger
-from gangline.paramserver.functional.processes import WorkerLost
 from gangline.paramserver.functional.result import Tally
-from gangline.paramserver.functional.rows import Table
 from gangline.paramserver.functional.server import Server
 
 MODES = ("bsp", "asp", "ssp(2)", "backup(1)")

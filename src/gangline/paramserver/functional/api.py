@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gangline.local.table import Table, check_rows
 from gangline.paramserver.functional.arguments import Settings, check_functions, settings_of
 from gangline.paramserver.functional.computing import Job, call
 from gangline.paramserver.functional.crew import Crew
@@ -13,7 +14,6 @@ from gangline.paramserver.functional.leaves import Form, Leaves
 from gangline.paramserver.functional.ledger import Ledger
 from gangline.paramserver.functional.partition import partition
 from gangline.paramserver.functional.result import Epoch, Tally, Trained
-from gangline.paramserver.functional.rows import Table, check_rows
 from gangline.paramserver.functional.server import Server
 from gangline.spec.errors import UsageError
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gangline.local.table import Table
 from gangline.paramserver.functional.leaves import Form, Leaves, combine
-from gangline.paramserver.functional.rows import Table
 from gangline.spec.errors import FunctionError
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
-from gangline.paramserver.functional.processes import Remote, WorkerLost, write_job
+from gangline.local.child import WorkerLost
+from gangline.paramserver.functional.processes import Remote, write_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable

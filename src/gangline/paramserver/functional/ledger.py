@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.paramserver.functional.rows import Indices
+from gangline.local.table import Indices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

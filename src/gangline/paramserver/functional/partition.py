@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from gangline.paramserver.functional.rows import Indices
+    from gangline.local.table import Indices
 
 
 def partition(scheme: str, *, rows: int, workers: int, seed: int) -> list[Indices]:

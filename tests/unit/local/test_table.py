@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gangline
-from gangline.paramserver.functional.rows import Table
+from gangline.local.table import Table
 from gangline.spec.errors import UsageError
 
 VALUES = np.arange(24.0).reshape(8, 3)
@@ -92,3 +92,14 @@ def test_a_model_is_trained_on_a_sparse_matrix() -> None:
         for x in (features, sparse.coo_matrix(features))
     )
     np.testing.assert_allclose(one.model[0], other.model[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["csr_matrix", "csr_array"])
+@pytest.mark.parametrize(("start", "stop"), [(0, 8), (2, 5), (7, 8), (3, 3)])
+def test_neighbours_of_a_sparse_matrix_are_not_copied(kind: str, start: int, stop: int) -> None:
+    sparse = pytest.importorskip("scipy.sparse", reason="scipy is not installed")
+    matrix = getattr(sparse, kind)(np.where(VALUES % 3 == 1, VALUES, 0))
+    taken = Table(matrix, name="x").run(start, stop)
+    assert type(taken) is type(matrix)
+    assert np.array_equal(taken.toarray(), matrix.toarray()[start:stop])
+    assert start == stop or np.shares_memory(taken.data, matrix.data)

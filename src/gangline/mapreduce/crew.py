@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The threads of a loop: one for each worker, which computes itself or speaks for a process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Protocol, Self
+
+import msgspec
+
+from gangline.local.child import WorkerLost
+from gangline.mapreduce.dispatch import MAX_LOSSES
+from gangline.mapreduce.processes import Remote, pin, start_processes
+from gangline.mapreduce.result import Failure, Part
+from gangline.mapreduce.work import rows_text
+from gangline.spec.errors import FunctionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from gangline.mapreduce.arguments import Settings
+    from gangline.mapreduce.dispatch import Dispatch
+    from gangline.mapreduce.work import Work
+    from gangline.scheduling import Chunk
+
+    Do = Callable[[int, int], Any]
+
+MAX_FAILURES = 100
+_END_S = 2.0
+"""How long a thread that is in the user's function is waited for when the loop is broken off."""
+
+
+class Sink(Protocol):
+    """Where results go. Each worker calls it in its own thread."""
+
+    def put(self, worker: int, part: Part) -> None:
+        """A chunk was done."""
+
+
+class Tally(msgspec.Struct):
+    """What one worker counts; nobody else writes to it."""
+
+    chunks: int = 0
+    rows: int = 0
+    stolen: int = 0
+    busy_s: float = 0.0
+    overhead_s: float = 0.0
+
+
+class Crew:
+    """All workers, from when it is entered until it is left, however that comes about."""
+
+    def __init__(self, settings: Settings, work: Work, dispatch: Dispatch, sink: Sink) -> None:
+        self._settings = settings
+        self._work = work
+        self._dispatch = dispatch
+        self._sink = sink
+        self._threads: list[threading.Thread] = []
+        self._remotes: list[Remote | None] = []
+        self._failing = threading.Lock()
+        self._failed_rows: dict[int, int] = {}
+        self.tallies = [Tally() for _ in range(settings.workers)]
+        self.failures: list[Failure] = []
+        self.num_failed = self.num_failed_rows = 0
+
+    def __enter__(self) -> Self:
+        try:
+            does: list[Do | None] = [self._work.do] * self._settings.workers
+            if self._settings.where == "processes":
+                self._remotes = start_processes(self._settings, self._work, self._dispatch)
+                does = [None if remote is None else remote.do for remote in self._remotes]
+            self._threads = [
+                threading.Thread(
+                    target=self._live, args=(worker, do), name=f"gangline-map-{worker}", daemon=True
+                )
+                for worker, do in enumerate(does)
+                if do is not None
+            ]
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    @property
+    def rows_done(self) -> int:
+        """How many rows are done, or have failed."""
+        return sum(tally.rows for tally in self.tallies)
+
+    def failed_rows(self) -> dict[int, int]:
+        """Of each chunk that has failed, the first row and that behind the last."""
+        with self._failing:
+            return dict(self._failed_rows)
+
+    def wait(self, limit_s: float | None = None) -> bool:
+        """Waits until all workers are done, at most so long; whether they are."""
+        until = None if limit_s is None else time.monotonic() + limit_s
+        for thread in self._threads:
+            thread.join(None if until is None else max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _end(self) -> None:
+        self._dispatch.stop()
+        for remote in self._remotes:
+            if remote is not None:
+                remote.end()
+        self.wait(_END_S)
+
+    def _live(self, worker: int, do: Do) -> None:
+        """A worker's life: takes a chunk, does it, and says how long that took."""
+        if self._settings.where != "processes" and self._settings.processors is not None:
+            pin(self._settings.processors[worker])
+        chunk: Chunk | None = None
+        try:
+            tally, clock, put = self.tallies[worker], time.perf_counter, self._sink.put
+            is_stolen = self._dispatch.queues.is_stolen
+            seconds = overhead_s = 0.0
+            asked = clock()
+            while (chunk := self._dispatch.next(worker, chunk, seconds, overhead_s)) is not None:
+                begun = clock()
+                try:
+                    value = do(chunk.start, chunk.stop)
+                except FunctionError as error:
+                    self._fail(chunk, error)
+                else:
+                    put(worker, Part(chunk.start, chunk.stop, value))
+                overhead_s, asked = begun - asked, clock()
+                seconds = asked - begun
+                tally.chunks += 1
+                tally.rows += chunk.stop - chunk.start
+                tally.stolen += is_stolen(worker, chunk)
+                tally.busy_s += seconds
+                tally.overhead_s += overhead_s
+        except WorkerLost as lost:
+            self._lose(worker, chunk, str(lost))
+        except BaseException as error:  # whatever it is, it is raised where the loop was called
+            self._dispatch.fail(error)
+
+    def _lose(self, worker: int, chunk: Chunk | None, why: str) -> None:
+        """A process is gone. Somebody else does its chunk, unless that is what ends processes."""
+        is_deadly = chunk is not None and self._dispatch.is_deadly(chunk)
+        if chunk is not None and is_deadly:
+            rows = rows_text(chunk.start, chunk.stop)
+            try:
+                self._fail(chunk, FunctionError(f"{rows} ended {MAX_LOSSES} processes: {why}"))
+            except FunctionError as error:
+                self._dispatch.fail(error)
+        self._dispatch.lose(worker, chunk, why, is_done=is_deadly)
+
+    def _fail(self, chunk: Chunk, error: FunctionError) -> None:
+        """A chunk has no result: that ends the loop, or is kept for the user."""
+        if not self._settings.collects:
+            raise error
+        with self._failing:
+            self.num_failed += 1
+            self.num_failed_rows += chunk.stop - chunk.start
+            self._failed_rows[chunk.start] = chunk.stop
+            if len(self.failures) < MAX_FAILURES:
+                first = self._work.first
+                one = Failure(start=first + chunk.start, stop=first + chunk.stop, error=str(error))
+                self.failures.append(one)

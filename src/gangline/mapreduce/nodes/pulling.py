@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How nodes ask for rows: the first node of the listing hands out, over a group of two with each.
+
+If it is lost, the others' questions fail, and all meet again without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from gangline.collectives import GroupKey
+from gangline.paramserver.service.link import ASKER, HOLDER, pair_of
+from gangline.spec.errors import ExchangeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gangline.collectives import Group
+    from gangline.mapreduce.nodes.handout import Handout, Range
+    from gangline.spec.exchange.address import WireAddress
+    from gangline.worker.session import Session
+
+_OVER, _ROWS, _WAIT = 0, 1, 2
+_ASKED, _STOPPED = 0, 1
+_IDLE_S = 86400.0
+"""A node may compute for long; who does not answer any more is found by the coordinator."""
+_POLL_S = 0.02
+
+
+class Pairs:
+    """Makes the groups of two of one round, and ends them."""
+
+    def __init__(self, session: Session, *, name: str) -> None:
+        assert session.door is not None
+        self._door = session.door
+        self._run = session.place.run
+        self._name = name
+        self._groups: dict[GroupKey, Group | None] = {}
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def connect(self, worker: int, peer: WireAddress, *, rank: int) -> Group:
+        """The group with the asking worker of this number, from either end."""
+        key = GroupKey(run=self._run, view=0, attempt=0, level=f"{self._name}/{worker}")
+        with self._lock:
+            if self._is_closed:
+                raise ExchangeError("the loop is over")
+            self._groups[key] = None
+        addresses = pair_of(self._door.address, peer, rank=rank)
+        group = self._door.connect_beside(key, rank=rank, addresses=addresses, idle_s=_IDLE_S)
+        with self._lock:
+            self._groups[key] = group
+            if self._is_closed:
+                group.abort()
+        return group
+
+    def close(self) -> None:
+        """Breaks off all that is going on, from any thread."""
+        with self._lock:
+            self._is_closed = True
+            for key, group in self._groups.items():
+                if group is None:
+                    self._door.cancel(key)
+                else:
+                    group.abort()
+
+
+class Holder:
+    """The end that hands out: a thread for each other node."""
+
+    def __init__(
+        self, pairs: Pairs, handout: Handout, peers: Sequence[tuple[int, int, WireAddress]]
+    ) -> None:
+        """`peers` are place, worker and address of each other node."""
+        self._pairs = pairs
+        self._handout = handout
+        self._threads = [
+            threading.Thread(target=self._serve, args=peer, name="gangline-map-node", daemon=True)
+            for peer in peers
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self, limit_s: float) -> None:
+        """Waits until everybody knows that the loop is over, at most so long; then breaks off."""
+        until = time.monotonic() + limit_s
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        alive = [thread for thread in self._threads if thread.is_alive()]
+        for thread in alive:
+            while thread.is_alive():  # it may be about to connect
+                self._pairs.close()
+                thread.join(_POLL_S)
+
+    def _serve(self, node: int, worker: int, address: WireAddress) -> None:
+        group: Group | None = None
+        try:
+            group = self._pairs.connect(worker, address, rank=HOLDER)
+            while self._answer(group, node):
+                pass
+        except ExchangeError:
+            self._handout.lose(node)
+        finally:
+            if group is not None:
+                with contextlib.suppress(ExchangeError):
+                    group.close()
+
+    def _answer(self, group: Group, node: int) -> bool:
+        """One question; whether there will be another one."""
+        said = torch.zeros(1, dtype=torch.int64)
+        group.receive(said, source=ASKER)
+        if int(said) == _STOPPED:
+            self._handout.stop()
+        rows = self._handout.next(node)
+        if rows is not None:
+            answer = [_ROWS, *rows]
+        else:
+            answer = [_OVER if self._handout.is_over else _WAIT, 0, 0]
+        group.send(torch.tensor(answer, dtype=torch.int64), to=ASKER)
+        return answer[0] != _OVER
+
+
+def pull_own(handout: Handout, do: Callable[[Range], bool], is_lost: Callable[[], bool]) -> None:
+    """The node that hands out does rows, too, until nothing is left or its group is lost.
+
+    `do` returns whether to go on.
+    """
+    while not handout.is_over and not is_lost():
+        rows = handout.next(0)
+        if rows is None:
+            time.sleep(_POLL_S)
+        elif not do(rows):
+            handout.stop()
+
+
+def pull_from(group: Group, do: Callable[[Range], bool], is_lost: Callable[[], bool]) -> None:
+    """Another node asks for rows until it is told that all is over, or its group is lost."""
+    said = _ASKED
+    while not is_lost():
+        group.send(torch.tensor([said], dtype=torch.int64), to=HOLDER)
+        answer = torch.zeros(3, dtype=torch.int64)
+        group.receive(answer, source=HOLDER)
+        kind, start, stop = (int(value) for value in answer)
+        if kind == _OVER:
+            return
+        if kind == _WAIT:
+            time.sleep(_POLL_S)
+        elif not do((start, stop)):
+            said = _STOPPED

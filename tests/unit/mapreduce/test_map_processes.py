@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`gangline.map` on processes: killed, hung, raising; and nothing is left when the call ends."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import map_functions as functions
+import numpy as np
+import psutil
+import pytest
+
+import gangline
+from cases import quick_of
+from gangline.spec.errors import FunctionError, LaunchError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROWS = np.arange(40.0)
+
+
+def run(function, *others, **options):
+    defaults = {"where": "processes", "workers": 2, "scheme": "SS", "grain": 3, "details": True}
+    return gangline.map(function, ROWS, *others, **{**defaults, **options})
+
+
+def children() -> set[int]:
+    """The processes of this one, but for Python's own helper."""
+    found = psutil.Process().children()
+    return {one.pid for one in found if "resource_tracker" not in " ".join(one.cmdline())}
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_left() -> Iterator[None]:
+    before = children()
+    yield
+    assert children() <= before
+
+
+def test_functions_that_can_be_imported_run_in_new_processes_on_mapped_arrays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = run(functions.double)
+    assert np.array_equal(made.value, ROWS * 2)
+    assert sum(made.chunks_of) == 14
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lambdas_and_closures_run_in_forks() -> None:
+    factor, parent = 3, os.getpid()
+    made = run(lambda rows: (os.getpid() != parent) * rows * factor)
+    assert np.array_equal(made.value, ROWS * 3)
+
+
+@pytest.mark.slow
+def test_a_partial_of_a_function_that_can_be_imported_is_sent(tmp_path: Path) -> None:
+    made = run(functools.partial(functions.count_lines, folder=str(tmp_path)), layout="PERCPU")
+    assert np.array_equal(made.value, ROWS)
+    assert sorted(int(path.name) for path in tmp_path.iterdir()) == list(range(40))
+
+
+LOSSES = list(itertools.product(["kill", "stop"], [True, False], ["CENTRALIZED", "PERCPU"]))
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_fork", "layout"),
+    quick_of(LOSSES, quick=[("kill", False, "CENTRALIZED"), ("stop", True, "PERCPU")]),
+)
+def test_the_chunk_of_a_lost_process_is_done_once_by_another(
+    fault: str, is_fork: bool, layout: str, tmp_path: Path
+) -> None:
+    work = functions.end_once
+    function = (lambda *given: work(*given)) if is_fork else work
+    made = run(function, str(tmp_path), fault, layout=layout, patience_s=2.5)
+    assert np.array_equal(made.value, ROWS * 2)
+    assert len(made.lost) == 1
+    said = "ended by SIGKILL" if fault == "kill" else "given up after 2.5 s"
+    assert said in next(iter(made.lost.values()))
+    assert "lost: worker" in repr(made)
+
+
+def test_the_loop_fails_when_all_processes_are_lost() -> None:
+    with pytest.raises(LaunchError, match=r"all 2 processes are lost; .*which had rows.*code 7"):
+        run(lambda rows: functions.always_end(rows))
+
+
+def test_a_chunk_that_ends_every_process_is_given_up() -> None:
+    with pytest.raises(FunctionError, match=r"rows 3 to 5 ended 3 processes.*exit code 9"):
+        run(lambda rows: functions.end_at_five(rows), workers=4)
+    made = run(lambda rows: functions.end_at_five(rows), workers=4, on_error="collect")
+    assert np.array_equal(made.value, np.delete(ROWS, [3, 4, 5]) * 2)
+    assert [(one.start, one.stop) for one in made.failures] == [(3, 6)]
+    assert len(made.lost) == 3
+
+
+def test_an_error_in_a_process_is_told_with_its_rows_and_its_cause() -> None:
+    def fail(rows: np.ndarray) -> np.ndarray:
+        raise ArithmeticError("no")
+
+    with pytest.raises(FunctionError, match=r"fail failed for rows .* ArithmeticError: no") as told:
+        run(fail)
+    assert isinstance(told.value.__cause__, ArithmeticError)
+
+
+def test_a_result_that_cannot_be_sent_is_told_with_its_rows() -> None:
+    with pytest.raises(FunctionError, match=r"the result for rows .* cannot be sent"):
+        run(lambda rows: lambda: rows)
+
+
+def test_arguments_that_cannot_be_sent_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"arguments to other processes.*use where='threads'"):
+        run(functions.end_once, lambda: None, "kill")
+
+
+def test_results_of_processes_come_in_order_and_a_reader_may_stop() -> None:
+    parts = gangline.imap(
+        lambda rows: rows, ROWS, where="processes", workers=2, scheme="SS", ordered=True
+    )
+    assert [next(parts).start for _ in range(5)] == [0, 1, 2, 3, 4]
+    parts.close()
+
+
+SCRIPT = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+sys.path.insert(0, {folder!r})
+import map_functions as functions, gangline
+if __name__ == "__main__":
+    gangline.map({function}, range(9), {pids!r}, where="processes", workers=2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "signal_number"),
+    quick_of(
+        [
+            ("functions.sleep_long", signal.SIGINT),
+            ("functions.sleep_long", signal.SIGKILL),
+            ("lambda *given: functions.sleep_long(*given)", signal.SIGINT),
+            ("lambda *given: functions.sleep_long(*given)", signal.SIGKILL),
+        ],
+        quick=[("lambda *given: functions.sleep_long(*given)", signal.SIGKILL)],
+    ),
+)
+def test_nothing_is_left_when_the_caller_is_ended(
+    function: str, signal_number: int, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    script = tmp_path / "script.py"
+    folder = str(Path(functions.__file__).parent)
+    script.write_text(SCRIPT.format(folder=folder, pids=str(pids), function=function))
+    started = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 40
+        while not pids.exists() or len(pids.read_text().split()) < 2:
+            assert time.monotonic() < until, "the processes do not start"
+            time.sleep(0.05)
+        started.send_signal(signal_number)
+        assert started.wait(timeout=20) != 0
+        children = [int(pid) for pid in pids.read_text().split()]
+        while any(psutil.pid_exists(pid) for pid in children):
+            assert time.monotonic() < until, "processes are left"
+            time.sleep(0.05)
+    finally:
+        started.kill()
+        started.wait()
