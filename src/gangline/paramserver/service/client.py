@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gangline.paramserver.service.kept import Kept
 from gangline.paramserver.service.lanes import Lane, Near, ask_all
 from gangline.paramserver.service.link import PATIENCE_S, Asks, Connector, Link
 from gangline.paramserver.service.messages import (
@@ -21,8 +22,16 @@ from gangline.paramserver.service.messages import (
 )
 from gangline.paramserver.service.optimizers import options_of
 from gangline.paramserver.service.pool import Pool
-from gangline.paramserver.service.pushes import check_fit, copy_into, gradient_of
+from gangline.paramserver.service.pushes import (
+    Rows,
+    check_fit,
+    copy_into,
+    gradient_of,
+    put_rows,
+)
+from gangline.paramserver.service.reading import Reading
 from gangline.paramserver.service.shard import shard_indices
+from gangline.paramserver.service.traffic import Traffic
 from gangline.spec.errors import ExchangeAborted, MismatchError, UsageError
 from gangline.spec.serving import Host, Serving
 
@@ -31,6 +40,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from gangline.paramserver.service.messages import Values
     from gangline.paramserver.service.optimizers import Options
     from gangline.paramserver.service.server import ServiceHost
     from gangline.spec.serving import Entry
@@ -69,9 +79,13 @@ class ServiceClient:
         self._aborting = threading.Lock()
         # What was pulled last is kept while the next comes: twice the model at most.
         self._pool = Pool(2 * sum(p.numel() * p.element_size() for p in self._parameters))
-        self._kept: dict[int, Tensor] = {}
-        self._kept_at: int | None = None
+        self._kept = Kept()
+        self._reading = Reading(self._parameters)
         self._pulled_at: tuple[int, ...] = ()
+        self.traffic = Traffic()
+        """What its connections have carried."""
+        self.written: dict[int, Tensor | None] = {}
+        """The rows of each parameter that the last pull has written; None: all of them."""
 
     @property
     def pulled_at(self) -> tuple[int, ...]:
@@ -81,7 +95,7 @@ class ServiceClient:
     @property
     def kept_at(self) -> int | None:
         """The first update that is not in the pull that `restore` would send; None: there is none."""
-        return self._kept_at
+        return self._kept.at
 
     # --- who is where ----------------------------------------------------------------------------
 
@@ -141,7 +155,7 @@ class ServiceClient:
         ready = [gradient_of(gradient) for gradient in given]
         number = self._number
         self._ask_all(
-            lambda indices: Pushing(
+            lambda _, indices: Pushing(
                 serving=number,
                 team=self.team,
                 clock=clock,
@@ -151,13 +165,22 @@ class ServiceClient:
             )
         )
 
+    def note_own(self, index: int, rows: Tensor | None) -> None:
+        """This worker has changed these rows of a parameter (None: all): the next pull brings them."""
+        self._reading.note_own(index, rows)
+
+    def spoil(self) -> None:
+        """The parameters were changed in a way that nobody can see: the next pull brings everything."""
+        self._reading.spoil()
+
     def pull(
         self, upto: int, entries: Sequence[Entry] = (), *, rows: Mapping[int, Tensor] | None = None
     ) -> None:
         """Writes the values after all entries before `upto` into the parameters, or later ones.
 
-        `entries` are those that a shard may not know. Of parameters in `rows`, only these rows come.
-        Nothing is written unless all shards have answered.
+        `entries` are those that a shard may not know. Of parameters in `rows`, only these rows come;
+        of others, those that differ from what was pulled last, where the shard knows which. Nothing is
+        written unless all shards have answered.
         """
         self._pull(upto, entries, rows or {}, is_rows_only=False)
 
@@ -171,7 +194,7 @@ class ServiceClient:
         """The optimizer's state of each parameter, by its index; see `optimizers.load_state`."""
         number = self._number
         answers = self._ask_all(
-            lambda _: PullingState(serving=number, upto=upto, entries=tuple(entries))
+            lambda *_: PullingState(serving=number, upto=upto, entries=tuple(entries))
         )
         merged: dict[int, dict[str, Any]] = {}
         for answer in answers.values():
@@ -181,27 +204,27 @@ class ServiceClient:
     def forget(self, team: int, entries: Sequence[Entry] = ()) -> None:
         """A team is gone: what it pushed and is in no entry is void. `entries`: its last ones."""
         number = self._number
-        self._ask_all(lambda _: Forgetting(serving=number, team=team, entries=tuple(entries)))
+        self._ask_all(lambda *_: Forgetting(serving=number, team=team, entries=tuple(entries)))
 
     def keep(self) -> None:
         """Nothing was applied yet: the parameters as they are count as pulled, for `restore`."""
-        self._kept = {i: p.detach().cpu().clone() for i, p in enumerate(self._parameters)}
-        self._kept_at = 0
+        self._kept.begin(self._parameters)
+        self._reading.begin(len(self._indices))
 
     def restore(self) -> None:
         """Sends what was kept to all shards, which go on from there: `Serving.source` does so."""
         serving = self._followed
-        if self._kept_at is None or self._kept_at != serving.applied:
+        kept = self._kept
+        if kept.at is None or kept.at != serving.applied:
             raise MismatchError(
                 f"all shards are to go back to update {serving.applied}, and worker {self._own} has "
-                f"kept {'nothing' if self._kept_at is None else f'update {self._kept_at}'}"
+                f"kept {'nothing' if kept.at is None else f'update {kept.at}'}"
             )
-        kept = self._kept
         self._ask_all(
-            lambda indices: Resetting(
+            lambda _, indices: Resetting(
                 serving=serving.number,
                 applied=serving.applied,
-                values=[kept[index] for index in indices],
+                values=kept.values(indices),
             )
         )
 
@@ -239,6 +262,7 @@ class ServiceClient:
                 peer=peer,
                 patience_s=self._patience_s,
                 pool=self._pool,
+                traffic=self.traffic,
             )
         if self._host is None:
             raise UsageError(
@@ -254,7 +278,7 @@ class ServiceClient:
             if not 0 <= index < len(self._parameters):
                 raise UsageError(f"rows of parameter {index}, of {len(self._parameters)}")
 
-        def request(indices: tuple[int, ...]) -> Request | None:
+        def request(shard: int, indices: tuple[int, ...]) -> Request | None:
             own = {index: chosen for index, chosen in rows.items() if index in indices}
             if is_rows_only and not own:
                 return None
@@ -265,9 +289,11 @@ class ServiceClient:
                 entries=tuple(entries),
                 rows=own,
                 is_rows_only=is_rows_only,
+                standing=None if is_rows_only else self._reading.standing(shard),
+                own=self._reading.own(indices, self._kept.missed),
             )
 
-        self._pool.reclaim(but=self._kept.values())
+        self._pool.reclaim(but=self._kept.tensors())
         answers = self._ask_all(request)
         values = {
             index: value
@@ -276,30 +302,57 @@ class ServiceClient:
             if value is not None
         }
         got = {index: value for answer in answers.values() for index, value in answer.rows.items()}
-        self._write(values, {index: (rows[index], value) for index, value in got.items()})
-        if not is_rows_only:
-            self._pulled_at = tuple(answers[shard].applied for shard in sorted(answers))
-            if self._keeps_pulled and not rows and len(set(self._pulled_at)) == 1:
-                self._kept, self._kept_at = values, self._pulled_at[0]
+        asked = {index: (rows[index], value) for index, value in got.items()}
+        changed = {
+            index: (found, value)
+            for answer in answers.values()
+            for index, (found, value) in answer.changed.items()
+        }
+        self._write(values, {**asked, **changed})
+        if is_rows_only:
+            self._reading.note_rows(rows)
+        else:
+            self._note_pull(answers, values, changed, is_whole=not rows)
+
+    def _note_pull(
+        self,
+        answers: Mapping[int, Values],
+        values: Mapping[int, Tensor],
+        changed: Mapping[int, tuple[Tensor, Tensor]],
+        *,
+        is_whole: bool,
+    ) -> None:
+        """The parameters are now as the shards had them; `is_whole`: all of each."""
+        self._pulled_at = tuple(answers[shard].applied for shard in sorted(answers))
+        if not is_whole:
+            self._reading.spoil()  # other rows are older
+            return
+        self._reading.note_pull({s: (one.history, one.applied) for s, one in answers.items()})
+        if self._keeps_pulled:
+            self._kept.note(values, changed, set(self._pulled_at))
 
     def _write(
         self, values: Mapping[int, Tensor], rows: Mapping[int, tuple[Tensor, Tensor]]
     ) -> None:
         for index, value in values.items():
             check_fit(value, self._parameters[index], f"parameter {index}")
+        for index, found in rows.items():
+            check_fit(Rows(*found), self._parameters[index], f"parameter {index}")
         with torch.no_grad():
             for index, value in values.items():
                 copy_into(self._parameters[index], value)
             for index, (chosen, value) in rows.items():
-                parameter = self._parameters[index]
-                parameter[chosen.to(parameter.device)] = value.to(parameter.device)
+                put_rows(self._parameters[index], chosen, value)
+        # Their memory is used again by the next pull.
+        numbers = {index: chosen.clone() for index, (chosen, _) in rows.items()}
+        self.written = {**dict.fromkeys(values), **numbers}
 
-    def _ask_all(self, make: Callable[[tuple[int, ...]], Request | None]) -> dict[int, Any]:
+    def _ask_all(self, make: Callable[[int, tuple[int, ...]], Request | None]) -> dict[int, Any]:
         """The answers of all shards for which there is a request; else the error to act on first."""
         lanes = dict(self._lanes)  # first: another thread may close, which empties it
         if self._is_aborted or self._is_closed:
             raise ExchangeAborted("this client was broken off, and has not followed since")
-        requests = {shard: make(indices) for shard, indices in enumerate(self._indices)}
+        requests = {shard: make(shard, indices) for shard, indices in enumerate(self._indices)}
         return ask_all(
             {shard: (lanes[shard], r) for shard, r in requests.items() if r is not None},
             is_wanted=lambda: not self._is_aborted,

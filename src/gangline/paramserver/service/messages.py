@@ -60,6 +60,10 @@ class Pulling(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
     rows: Any = None
     """Rows by the parameter's index."""
     is_rows_only: bool = False
+    standing: tuple[int, int] | None = None
+    """What was read last: of which history, and how many updates of it. None: nothing that still is."""
+    own: Any = None
+    """By the parameter's index: the rows that who asks has changed since; None: all of them."""
 
 
 class PullingState(msgspec.Struct, frozen=True, kw_only=True, tag="pull_state"):
@@ -109,11 +113,16 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
 
 
 class Values(msgspec.Struct, frozen=True, kw_only=True, tag="values"):
-    """Parameters, or rows of them, in the order of the shard."""
+    """Parameters in the order of the shard, or rows of them by the parameter's index."""
 
     applied: int
     values: Any
     rows: Any = None
+    """Those that were asked for."""
+    changed: Any = None
+    """Those that differ from what was read last: their numbers, and their values."""
+    history: int = 0
+    """Which history of updates this is: after lost shards all begin another one."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
