@@ -111,10 +111,9 @@ def test_a_pull_of_a_large_table_of_which_few_rows_changed_is_small(
             grads = [sparse(rows, number), bias(number)]
             client.push(number, grads)
             plain.step(*grads)
-            pushed, _ = client.traffic.take()
-            assert pushed == len(rows) * (8 + 4 * WIDTH) + 7 * 4
+            assert client.traffic.take().pushed == len(rows) * (8 + 4 * WIDTH) + 7 * 4
             client.pull(number + 1, [entry(number, (1, number, 1.0))])
-            assert client.traffic.take().pulled == len(rows) * (8 + 4 * WIDTH) + 7 * 4
+            assert client.traffic.take() == (0, len(rows) * (8 + 4 * WIDTH) + 7 * 4, 1)
             assert plain.is_equal(job[1].parameters)
         assert sorted(client.written) == [TABLE, BIAS]
         assert client.written[TABLE].tolist() == [2999]

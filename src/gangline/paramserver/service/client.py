@@ -293,6 +293,7 @@ class ServiceClient:
                 own=self._reading.own(indices, self._kept.missed),
             )
 
+        self.traffic.count_pull()
         self._pool.reclaim(but=self._kept.tensors())
         answers = self._ask_all(request)
         values = {

@@ -20,6 +20,7 @@ class Moved(NamedTuple):
 
     pushed: int = 0
     pulled: int = 0
+    num_pulls: int = 0
 
 
 class Traffic:
@@ -33,11 +34,16 @@ class Traffic:
         """One question was answered: what was sent for a pull counts as pulled, too."""
         size = num_bytes(request) + num_bytes(answer)
         with self._lock:
-            pushed, pulled = self._moved
+            moved = self._moved
             if isinstance(request, Pushing):
-                self._moved = Moved(pushed + size, pulled)
+                self._moved = moved._replace(pushed=moved.pushed + size)
             elif isinstance(request, Pulling | PullingState):
-                self._moved = Moved(pushed, pulled + size)
+                self._moved = moved._replace(pulled=moved.pulled + size)
+
+    def count_pull(self) -> None:
+        """All shards are pulled from."""
+        with self._lock:
+            self._moved = self._moved._replace(num_pulls=self._moved.num_pulls + 1)
 
     def take(self) -> Moved:
         """What was moved since the last call."""

@@ -21,6 +21,7 @@ from gangline.worker.sync.served.links import ServerLinks
 from gangline.worker.sync.served.scaling import unscale
 from gangline.worker.sync.served.sharing import Sharing
 from gangline.worker.sync.served.touched import LocalChanges, by_rows, sparse_gradients
+from gangline.worker.telling.reports import tell_servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -173,6 +174,12 @@ class ServedUpdates:
         """The optimizer of this process gets the state that was taken when all settled."""
         if self._state is not None:
             load_state(self._optimizer, self._parameters, self._state)
+
+    def tell(self, epoch: int) -> None:
+        """Says what was moved to and from the servers in the epoch that is over."""
+        if self._hosting is not None:
+            moved = self._hosting.client.traffic.take()
+            tell_servers(self._session, epoch, moved, team=self._team)
 
     # --- updates -----------------------------------------------------------------------------------
 

@@ -172,6 +172,7 @@ class Teamwork:
                 self._close_former()
                 if self.served is not None:
                     self.served.hand_back()
+                    self.served.tell(mark[0])
                 return found
             assert isinstance(found, RoundOpened)
             settled = None
