@@ -89,6 +89,8 @@ class Replay:
                     if made[place] is not None
                 ]
                 parameter.grad = _sum(parts) if parts else None
+                if parts and isinstance(self.optimizer, torch.optim.Adam):
+                    parameter.grad = parameter.grad.to_dense()  # as servers do for it
             slowed = 1 + one.staleness if self._service.rate == "staleness" else 1
             _, rates = self._reads[one.teams[-1], one.epoch, one.offsets[-1]]
             for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
