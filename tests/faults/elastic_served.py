@@ -115,6 +115,34 @@ def mixed_adam(parts: Parts) -> dict[str, Any]:
     return _train(parts, model, MIXED["mixed_adam"](model))
 
 
+class Aside(Mixed):
+    """Reads its table without its layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = (x[:, :2] * 100).long().abs() % 400
+        words = F.embedding(places, self.table.weight, sparse=True)
+        return self.head(torch.cat([words.flatten(1), x], dim=1))
+
+
+def aside_sgd(parts: Parts) -> dict[str, Any]:
+    model = Aside()
+    return _train(parts, model, MIXED["mixed_sgd"](model))
+
+
+def looking_sgd(parts: Parts) -> dict[str, Any]:
+    """Counts, within and after each epoch, in how many rows the table differs from what others have."""
+    model = Mixed()
+    model, optimizer, loader = parts.prepare(model, MIXED["mixed_sgd"](model), parts.loader())
+    for epoch in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            note_read(parts)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        parts.found_after["table", epoch] = model.table.weight.detach().clone()
+    return describe([model], [optimizer])
+
+
 def rows_sgd(parts: Parts) -> dict[str, Any]:
     model = Words()
     return _train(parts, model, TABLES["rows_sgd"](model))

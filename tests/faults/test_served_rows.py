@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from elastic_bodies import Setup
 from elastic_jobs import kill, run_with
 from elastic_served import MIXED, TABLES
@@ -16,7 +17,7 @@ from test_served_exact import Replay, assert_replayed, double
 from test_teams import PAIRS
 
 from cases import quick_of
-from gangline.spec.event import UpdateApplied
+from gangline.spec.event import ServersUsed, UpdateApplied
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:
@@ -185,3 +186,75 @@ def test_a_pair_with_a_table_goes_on_without_a_member(
         sync=parse_sync(mode),
     )
     assert_sound(outcome, setup, killed=(worker,))
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize(
+    ("mode", "loop"),
+    quick_of(
+        [
+            (mode, loop)
+            for mode in ("bsp(rows=ondemand)", "bsp(servers=2, rows=ondemand)")
+            for loop in ("rows_sgd", "rows_adam", "rows_adagrad", "mixed_sgd", "mixed_adagrad")
+            if "servers" not in mode or loop.startswith("mixed")
+        ],
+        quick=[("bsp(rows=ondemand)", "mixed_sgd")],
+    ),
+)
+def test_rows_that_come_on_demand_are_those_of_the_last_round(
+    tmp_path: Path, mode: str, loop: str
+) -> None:
+    sync = parse_sync(mode)
+    assert sync.service is not None
+    outcome = run_with(tmp_path, replace(SETUP, loop=loop), [], sync=sync)
+    assert_sound(outcome, SETUP)
+    replay = Replay(outcome, loop, sync.service)
+    assert_replayed(replay, _updates(outcome), outcome.results[0]["state"])
+    assert sum(one.num_fetches for one in outcome.of_kind(ServersUsed)) > 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "faults"),
+    quick_of(
+        [
+            (f"{mode}rows=ondemand)", faults)
+            for mode in ("asp(", "ssp(1, ", "backup(1, ", "asp(servers=2, ", "asp(replicas=0, ")
+            for faults in ((), (kill(0, 4, "forward"),), (kill(0, 14, "update"),))
+        ],
+        quick=[("asp(replicas=0, rows=ondemand)", (kill(0, 14, "update"),))],
+    ),
+)
+def test_all_have_the_whole_table_at_the_end_of_an_epoch(
+    tmp_path: Path, mode: str, faults: Any
+) -> None:
+    """Worker 0 serves."""
+    setup = replace(SETUP, loop="looking_sgd", think_s=0.01)
+    outcome = run_with(tmp_path, setup, faults, sync=parse_sync(mode))
+    assert_sound(outcome, setup, killed=tuple(fault.worker for fault in faults))
+    first, *others = [result["found_after"] for result in outcome.results.values()]
+    for epoch in range(setup.epochs):
+        for other in others:
+            assert torch.equal(first["table", epoch], other["table", epoch])
+
+
+@pytest.mark.parametrize(
+    ("loop", "workers", "message"),
+    [
+        ("aside_sgd", 2, "rows of table.weight were read in another way than by calling its layer"),
+        ("mixed_sgd", 4, "members of a team must read the same rows"),
+    ],
+)
+def test_what_cannot_be_read_on_demand_is_refused(
+    tmp_path: Path, loop: str, workers: int, message: str
+) -> None:
+    structure = PAIRS if workers == 4 else None
+    outcome = run_with(
+        tmp_path,
+        replace(SETUP, loop=loop),
+        [],
+        workers=workers,
+        structure=structure,
+        sync=parse_sync("asp(rows=ondemand)"),
+    )
+    assert 0 not in outcome.exit_codes
+    assert message in "".join(outcome.outputs.values())

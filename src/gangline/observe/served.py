@@ -33,7 +33,7 @@ class ServedTally:
         self._staleness = array("q")
         self._dropped = [0, 0]
         self._lost = [0, 0]
-        self._moved = [0, 0, 0]
+        self._moved = [0, 0, 0, 0]
 
     def add(self, event: AnyEvent) -> None:
         """The next event, in the order of time."""
@@ -50,7 +50,12 @@ class ServedTally:
                 counts[0] += 1
                 counts[1] += event.stop - event.start
             case ServersUsed():
-                told = (event.pushed_bytes, event.pulled_bytes, event.num_pulls)
+                told = (
+                    event.pushed_bytes,
+                    event.pulled_bytes,
+                    event.num_pulls,
+                    event.num_fetches,
+                )
                 self._moved = [sum(pair) for pair in zip(self._moved, told, strict=True)]
             case Decision(what="place_shards"):
                 self.holders = event.reason.removeprefix(_HELD_BY)
@@ -80,6 +85,7 @@ class ServedTally:
             pushed_bytes=self._moved[0],
             pulled_bytes=self._moved[1],
             num_pulls=self._moved[2],
+            num_fetches=self._moved[3],
         )
 
 
@@ -112,10 +118,11 @@ def served_lines(served: ServedSummary | None) -> list[str]:
     ]
     lines.append(f"waited for turns: {seconds(served.turn_s)}, all workers together")
     if served.num_pulls:
+        fetches = f" and {counted(served.num_fetches, 'fetch', 'fetches')} of rows"
         lines.append(
             f"moved between workers: {served.pushed_bytes / 1e6:.3g} MB pushed, "
             f"{served.pulled_bytes / 1e6:.3g} MB pulled in "
-            f"{counted(served.num_pulls, 'pull', 'pulls')}"
+            f"{counted(served.num_pulls, 'pull', 'pulls')}{fetches if served.num_fetches else ''}"
         )
     return [*lines, f"held by: {served.holders}"] if served.holders else lines
 

@@ -104,6 +104,8 @@ class ServedSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What all workers together have sent to others that hold parameters, and got from them."""
     num_pulls: int = 0
     """How often all workers together have pulled."""
+    num_fetches: int = 0
+    """How often they have fetched rows that a batch needed."""
 
 
 class ViewSummary(msgspec.Struct, frozen=True, kw_only=True):

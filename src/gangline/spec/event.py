@@ -449,6 +449,8 @@ class ServersUsed(Event, frozen=True, kw_only=True, tag="servers_used"):
     """Parameters, and the optimizer's state, that it has got from them."""
     num_pulls: int
     """How often it has pulled."""
+    num_fetches: int = 0
+    """How often it has fetched rows that a batch needed: `rows=ondemand`."""
     team: int = 0
     """The team that it is in."""
 

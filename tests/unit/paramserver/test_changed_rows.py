@@ -113,7 +113,7 @@ def test_a_pull_of_a_large_table_of_which_few_rows_changed_is_small(
             plain.step(*grads)
             assert client.traffic.take().pushed == len(rows) * (8 + 4 * WIDTH) + 7 * 4
             client.pull(number + 1, [entry(number, (1, number, 1.0))])
-            assert client.traffic.take() == (0, len(rows) * (8 + 4 * WIDTH) + 7 * 4, 1)
+            assert client.traffic.take() == (0, len(rows) * (8 + 4 * WIDTH) + 7 * 4, 1, 0)
             assert plain.is_equal(job[1].parameters)
         assert sorted(client.written) == [TABLE, BIAS]
         assert client.written[TABLE].tolist() == [2999]

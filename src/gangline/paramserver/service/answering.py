@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pull is answered with: whole parameters, rows that were asked for, or those that changed."""
+"""What a pull is answered with: whole parameters, or the rows of them that have changed."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ _INDEX_BYTES = 8
 
 def values_for(shard: Shard, request: Pulling) -> Values:
     """The values of a shard as they are now, as far as who asks does not have them."""
-    asked = {} if request.rows is None else request.rows
-    rows = {index: shard.rows(index, chosen) for index, chosen in asked.items()}
+    lazy = {} if request.lazy is None else request.lazy
     changed = {}
     values: list[Tensor | None] = []
     for place, index in enumerate(shard.indices):
         found = None
-        if not request.is_rows_only and index not in rows:
+        if index in lazy:
+            found = _among(shard, place, request)
+        elif not request.is_rows_only:
             found = _changed(shard, place, request)
-            if found is not None:
-                changed[index] = (found, shard.rows(index, found))
-        is_left_out = request.is_rows_only or index in rows or found is not None
+        if found is not None:
+            changed[index] = (found, shard.rows(index, found))
+        is_left_out = request.is_rows_only or found is not None
         values.append(None if is_left_out else shard.value(place))
-    return Values(
-        applied=shard.applied, history=shard.history, values=values, rows=rows, changed=changed
-    )
+    return Values(applied=shard.applied, history=shard.history, values=values, changed=changed)
 
 
 def _changed(shard: Shard, place: int, request: Pulling) -> Tensor | None:
@@ -52,6 +51,18 @@ def _changed(shard: Shard, place: int, request: Pulling) -> Tensor | None:
     if found is None or not _pays(shard.length(place), shard.row_bytes(place), len(found)):
         return None
     return found
+
+
+def _among(shard: Shard, place: int, request: Pulling) -> Tensor:
+    """The rows that who asks wants and lacks, whatever else has changed."""
+    rows, applied = request.lazy[shard.indices[place]]
+    is_known = request.standing is not None and request.standing[0] == shard.history
+    if is_known:
+        # Who has read more than this shard knows is given what there is.
+        applied = applied.masked_fill(applied > shard.applied, -1)
+    else:
+        applied = applied.new_full(applied.shape, -1)
+    return shard.changed_among(place, rows, applied)
 
 
 def _pays(length: int, row_bytes: int, count: int) -> bool:

@@ -57,6 +57,16 @@ class RowChanges:
             return torch.empty(0, dtype=torch.int64)
         return torch.nonzero(counted > applied).reshape(-1)
 
+    def among(self, place: int, rows: Tensor, applied: Tensor) -> Tensor:
+        """Those of these rows that have changed since there were so many updates, a number for each."""
+        counted = self._rows[place]
+        least = max(self._floor, self._whole[place])
+        newest = (
+            torch.full_like(applied, least) if counted is None else counted[rows].clamp(min=least)
+        )
+        changed: Tensor = rows[(newest > applied) | (applied < 0)]
+        return changed
+
 
 def union(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     """The rows that are in one of them; None is all rows."""

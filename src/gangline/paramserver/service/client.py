@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gangline.paramserver.service.kept import Kept
 from gangline.paramserver.service.lanes import Lane, Near, ask_all
+from gangline.paramserver.service.lazy import UNKNOWN, LazyTables
 from gangline.paramserver.service.link import PATIENCE_S, Asks, Connector, Link
 from gangline.paramserver.service.messages import (
     Forgetting,
@@ -59,13 +60,15 @@ class ServiceClient:
         optimizer: Optimizer | None = None,
         host: ServiceHost | None = None,
         keeps_pulled: bool = False,
+        lazy: Sequence[int] = (),
         patience_s: float = PATIENCE_S,
     ) -> None:
         """`parameters` are all that are served, in the same order on all workers; pulls write to them.
 
         `optimizer` is the worker's, whose options (lr, …) go with every push. `host` holds this
         worker's own shards, if it serves. With `keeps_pulled` the last pull that was one update
-        everywhere is kept, for `restore`. A connection that takes longer than `patience_s` is lost.
+        everywhere is kept, for `restore`. Of the parameters in `lazy`, pulls bring hot rows only; all
+        others are to be asked for by `fetch`. A connection that takes longer than `patience_s` is lost.
         """
         self.team = team
         """For which team this worker pushes and pulls."""
@@ -81,6 +84,7 @@ class ServiceClient:
         self._pool = Pool(2 * sum(p.numel() * p.element_size() for p in self._parameters))
         self._kept = Kept()
         self._reading = Reading(self._parameters)
+        self._lazy = LazyTables({index: len(self._parameters[index]) for index in lazy})
         self._pulled_at: tuple[int, ...] = ()
         self.traffic = Traffic()
         """What its connections have carried."""
@@ -172,23 +176,85 @@ class ServiceClient:
     def spoil(self) -> None:
         """The parameters were changed in a way that nobody can see: the next pull brings everything."""
         self._reading.spoil()
+        self._lazy.forget()
 
-    def pull(
-        self, upto: int, entries: Sequence[Entry] = (), *, rows: Mapping[int, Tensor] | None = None
+    def count_use(self, index: int, rows: Tensor) -> None:
+        """A batch uses these rows of a lazy parameter: those that most batches use become hot."""
+        self._lazy[index].count(rows)
+
+    def lacks(self, index: int, rows: Tensor) -> Tensor:
+        """Which of these rows of a lazy parameter may lack updates that the last pull had."""
+        return self._lazy[index].stale(rows)
+
+    def fetch(
+        self, index: int, rows: Tensor, *, upto: int = 0, entries: Sequence[Entry] = ()
     ) -> None:
+        """Brings these rows of a lazy parameter up to date; `rows` rise."""
+        table = self._lazy[index]
+        if not self._reading.is_as_read(index):
+            table.forget()
+            self._reading.note_rows([index])
+        stale = table.stale(rows)
+        if not len(stale):
+            return
+        answer = self._bring(
+            index, table.standing(stale), history=table.history, upto=upto, entries=entries
+        )
+        table.read(stale, answer.history, answer.applied)
+
+    def pull(self, upto: int, entries: Sequence[Entry] = ()) -> None:
         """Writes the values after all entries before `upto` into the parameters, or later ones.
 
-        `entries` are those that a shard may not know. Of parameters in `rows`, only these rows come;
-        of others, those that differ from what was pulled last, where the shard knows which. Nothing is
-        written unless all shards have answered.
+        `entries` are those that a shard may not know. What comes are the rows that differ from what
+        was pulled last, where a shard knows which; else everything. Nothing is written unless all
+        shards have answered.
         """
-        self._pull(upto, entries, rows or {}, is_rows_only=False)
+        number, hot = self._number, self._lazy.hot(self._reading)
+
+        def request(shard: int, indices: tuple[int, ...]) -> Request:
+            standing = self._reading.standing(shard)
+            return Pulling(
+                serving=number,
+                team=self.team,
+                upto=upto,
+                entries=tuple(entries),
+                standing=standing,
+                own=self._reading.own(indices, self._kept.missed),
+                lazy={} if standing is None else {i: hot[i] for i in indices if i in hot},
+            )
+
+        self.traffic.count_pull()
+        self._pool.reclaim(but=self._kept.tensors())
+        answers: dict[int, Values] = self._ask_all(request)
+        values = {
+            index: value
+            for shard, answer in answers.items()
+            for index, value in zip(self._indices[shard], answer.values, strict=True)
+            if value is not None
+        }
+        changed = {
+            index: (rows, value)
+            for answer in answers.values()
+            for index, (rows, value) in answer.changed.items()
+        }
+        self._write(values, changed)
+        self._pulled_at = tuple(answers[shard].applied for shard in sorted(answers))
+        self._reading.note_pull({s: (one.history, one.applied) for s, one in answers.items()})
+        is_lazy = [
+            self._lazy.note_pull(self._indices[shard], answer, hot)
+            for shard, answer in answers.items()
+        ]
+        if any(is_lazy):
+            self._kept.miss()
+        elif self._keeps_pulled:
+            self._kept.note(values, changed, set(self._pulled_at))
 
     def pull_rows(
         self, index: int, rows: Tensor, *, upto: int = 0, entries: Sequence[Entry] = ()
     ) -> None:
         """Writes some rows of one parameter into it, and nothing else; `rows` rise."""
-        self._pull(upto, entries, {index: rows}, is_rows_only=True)
+        unread = torch.full(rows.shape, UNKNOWN, dtype=torch.int64)
+        self._bring(index, (rows, unread), history=UNKNOWN, upto=upto, entries=entries)
 
     def pull_state(self, upto: int = 0, entries: Sequence[Entry] = ()) -> dict[int, dict[str, Any]]:
         """The optimizer's state of each parameter, by its index; see `optimizers.load_state`."""
@@ -210,6 +276,7 @@ class ServiceClient:
         """Nothing was applied yet: the parameters as they are count as pulled, for `restore`."""
         self._kept.begin(self._parameters)
         self._reading.begin(len(self._indices))
+        self._lazy.begin()
 
     def restore(self) -> None:
         """Sends what was kept to all shards, which go on from there: `Serving.source` does so."""
@@ -270,67 +337,43 @@ class ServiceClient:
             )
         return Near(self._host, shard)
 
-    def _pull(
-        self, upto: int, entries: Sequence[Entry], rows: Mapping[int, Tensor], *, is_rows_only: bool
-    ) -> None:
-        number = self._number
-        for index in rows:
-            if not 0 <= index < len(self._parameters):
-                raise UsageError(f"rows of parameter {index}, of {len(self._parameters)}")
+    def _bring(
+        self,
+        index: int,
+        rows: tuple[Tensor, Tensor],
+        *,
+        history: int,
+        upto: int,
+        entries: Sequence[Entry],
+    ) -> Values:
+        """Writes those of some rows that differ from what was read of them.
 
-        def request(shard: int, indices: tuple[int, ...]) -> Request | None:
-            own = {index: chosen for index, chosen in rows.items() if index in indices}
-            if is_rows_only and not own:
+        As through `.data`: what a graph needs of a table is up to date, and stays as it is.
+        """
+        number = self._number
+        if not 0 <= index < len(self._parameters):
+            raise UsageError(f"rows of parameter {index}, of {len(self._parameters)}")
+
+        def request(_: int, indices: tuple[int, ...]) -> Request | None:
+            if index not in indices:
                 return None
             return Pulling(
                 serving=number,
                 team=self.team,
                 upto=upto,
                 entries=tuple(entries),
-                rows=own,
-                is_rows_only=is_rows_only,
-                standing=None if is_rows_only else self._reading.standing(shard),
-                own=self._reading.own(indices, self._kept.missed),
+                is_rows_only=True,
+                standing=(history, 0),
+                lazy={index: rows},
             )
 
-        self.traffic.count_pull()
-        self._pool.reclaim(but=self._kept.tensors())
-        answers = self._ask_all(request)
-        values = {
-            index: value
-            for shard, answer in answers.items()
-            for index, value in zip(self._indices[shard], answer.values, strict=True)
-            if value is not None
-        }
-        got = {index: value for answer in answers.values() for index, value in answer.rows.items()}
-        asked = {index: (rows[index], value) for index, value in got.items()}
-        changed = {
-            index: (found, value)
-            for answer in answers.values()
-            for index, (found, value) in answer.changed.items()
-        }
-        self._write(values, {**asked, **changed})
-        if is_rows_only:
-            self._reading.note_rows(rows)
-        else:
-            self._note_pull(answers, values, changed, is_whole=not rows)
-
-    def _note_pull(
-        self,
-        answers: Mapping[int, Values],
-        values: Mapping[int, Tensor],
-        changed: Mapping[int, tuple[Tensor, Tensor]],
-        *,
-        is_whole: bool,
-    ) -> None:
-        """The parameters are now as the shards had them; `is_whole`: all of each."""
-        self._pulled_at = tuple(answers[shard].applied for shard in sorted(answers))
-        if not is_whole:
-            self._reading.spoil()  # other rows are older
-            return
-        self._reading.note_pull({s: (one.history, one.applied) for s, one in answers.items()})
-        if self._keeps_pulled:
-            self._kept.note(values, changed, set(self._pulled_at))
+        self.traffic.count_fetch()
+        answer: Values
+        (answer,) = self._ask_all(request).values()
+        found = Rows(*answer.changed[index])
+        check_fit(found, self._parameters[index], f"parameter {index}")
+        put_rows(self._parameters[index].data, *found)
+        return answer
 
     def _write(
         self, values: Mapping[int, Tensor], rows: Mapping[int, tuple[Tensor, Tensor]]

@@ -80,6 +80,11 @@ class Kept:
             self._missed.clear()
             self.at = at
 
+    def miss(self) -> None:
+        """A pull was not of everything: what is kept stays a cut, which rows cannot be put into."""
+        self._missed.update(self._values)
+        self._noted.clear()
+
     def _put(self) -> None:
         for index, noted in self._noted.items():
             if index not in self._own:

@@ -57,11 +57,7 @@ class Reading:
         `unkept` are those that must come whole, because nothing is kept that rows could be put into.
         """
         changed = {i: self._own[i] for i in indices if i in self._own}
-        lost = {
-            i: None
-            for i in indices
-            if i in unkept or self._versions.get(i) != self._parameters[i]._version
-        }
+        lost = {i: None for i in indices if i in unkept or not self.is_as_read(i)}
         return {**changed, **lost}
 
     def note_pull(self, standings: dict[int, Standing]) -> None:
@@ -73,6 +69,10 @@ class Reading:
         """Some rows of these were written beside a pull: they are newer, and need not come again."""
         for index in indices:
             self._versions[index] = self._parameters[index]._version
+
+    def is_as_read(self, index: int) -> bool:
+        """Whether nobody has changed a parameter since it was written."""
+        return self._versions.get(index) == self._parameters[index]._version
 
     def _note(self, indices: Iterable[int]) -> None:
         self._versions = {index: self._parameters[index]._version for index in indices}

@@ -162,6 +162,16 @@ class Shard:
         """Which rows of one of its parameters so many updates did not have; None: all, perhaps."""
         return self._changes.since(place, applied)
 
+    def changed_among(self, place: int, rows: Tensor, applied: Tensor) -> Tensor:
+        """Those of these rows that so many updates did not have, a number for each row."""
+        self.checked_rows(place, rows)
+        if applied.dtype != rows.dtype or applied.shape != rows.shape:
+            raise MismatchError(
+                f"{len(rows)} rows of {self.names[place]} are asked for, with numbers of updates of "
+                f"shape {tuple(applied.shape)}: each row has one"
+            )
+        return self._changes.among(place, rows, applied)
+
     def checked_rows(self, place: int, rows: Tensor) -> Tensor:
         """Rows that somebody names; a MismatchError where the parameter has none such."""
         check_rows(rows, self._updates.parameters[place], self.names[place])

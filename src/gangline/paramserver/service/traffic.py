@@ -21,6 +21,7 @@ class Moved(NamedTuple):
     pushed: int = 0
     pulled: int = 0
     num_pulls: int = 0
+    num_fetches: int = 0
 
 
 class Traffic:
@@ -44,6 +45,11 @@ class Traffic:
         """All shards are pulled from."""
         with self._lock:
             self._moved = self._moved._replace(num_pulls=self._moved.num_pulls + 1)
+
+    def count_fetch(self) -> None:
+        """Some rows are asked for beside the pulls."""
+        with self._lock:
+            self._moved = self._moved._replace(num_fetches=self._moved.num_fetches + 1)
 
     def take(self) -> Moved:
         """What was moved since the last call."""

@@ -166,6 +166,7 @@ def tell_servers(session: Session, epoch: int, moved: Moved, *, team: int) -> No
             pushed_bytes=moved.pushed,
             pulled_bytes=moved.pulled,
             num_pulls=moved.num_pulls,
+            num_fetches=moved.num_fetches,
             team=team,
         )
     )

@@ -130,6 +130,7 @@ class ServedUpdates:
             pulled=self._pulled_into(),
             optimizer=self._optimizer,
             names=self._names,
+            lazy=self._lazy(),
         )
         hosting.begin(serving)
         self._hosting = hosting
@@ -137,6 +138,10 @@ class ServedUpdates:
     def _pulled_into(self) -> list[Tensor]:
         """The tensors that pulls are written to; they have the parameters' values now."""
         return self._parameters
+
+    def _lazy(self) -> Sequence[int]:
+        """The parameters of which pulls bring hot rows only."""
+        return ()
 
     def flush(self, *, epoch: int, stop: int) -> None:
         """The epoch is over for this team: what it has not pushed yet is pushed."""
@@ -285,7 +290,7 @@ class ServedUpdates:
                 start=self._pushed_stop,
                 stop=self._pushed_stop,
                 known=self._told_upto(),
-                read=self._was_read,
+                read=self._rewound(self._was_read),
                 serving=self._hosting.number,
             )
         )
@@ -302,7 +307,7 @@ class ServedUpdates:
                 stop=stop,
                 skipped=skipped,
                 known=self._told_upto(),
-                read=self._was_read,
+                read=self._rewound(self._was_read),
                 serving=serving,
             )
         )
@@ -333,13 +338,19 @@ class ServedUpdates:
 
     def _told_upto(self) -> int:
         """From which entry on the coordinator is to tell: who leads anew hears some once more."""
-        return self._known if self._has_log else max(0, self._known - LAG)
+        known = self._rewound(self._known)
+        return known if self._has_log else max(0, known - LAG)
+
+    def _rewound(self, number: int) -> int:
+        """An entry's number, or the first void one: what this worker has read may have been lost."""
+        rebuilt, applied = self._hosted.rebuilt
+        return min(number, applied) if 0 <= self._pulled_from < rebuilt else number
 
     def _fetch(self) -> Changed:
         """Pulls what is there, without waiting for a turn."""
 
         def pull(client: ServiceClient) -> int:
-            client.pull(*(self._wanted(self._known) if self._has_log else (0, ())))
+            client.pull(*self._wanted_now())
             return min(client.pulled_at, default=0)
 
         self._was_read, _ = self._served(pull)
@@ -359,6 +370,12 @@ class ServedUpdates:
 
         (self._known, self._was_read), self._pulled_from = self._served(pull)
         return self._hosted.client.written
+
+    def _wanted_now(self) -> tuple[int, tuple[Entry, ...]]:
+        """The same without a turn: as far as this worker knows, or whatever is there."""
+        if not self._has_log:
+            return 0, ()
+        return self._wanted(self._known, serving=self._pulled_from)
 
     def _wanted(self, upto: int, *, serving: int | None = None) -> tuple[int, tuple[Entry, ...]]:
         """Up to where to pull, and the entries that the servers may not know.
