@@ -247,12 +247,12 @@ def test_what_is_kept_by_rows_is_what_a_whole_pull_would_have_kept() -> None:
             entries.append(entry(number, (1, number, 1.0)))
             job[1].client.pull(number + 1, entries)
             if number == 1:  # the bias is at another update than the table
-                job[1].client._kept.note(
+                job[1].client._pulled.kept.note(
                     {}, {TABLE: (torch.tensor([5]), torch.ones(1, WIDTH))}, {1, 2}
                 )
                 assert job[1].client.kept_at == 2
         assert job[1].client.kept_at == 3
-        kept = job[1].client._kept.values([TABLE, BIAS])
+        kept = job[1].client._pulled.kept.values([TABLE, BIAS])
         wanted = [p.detach().clone() for p in job[1].parameters]
         wanted[TABLE][5] = 1.0
         assert all(torch.equal(a, b) for a, b in zip(kept, wanted, strict=True))

@@ -39,7 +39,7 @@ __all__ = ["_tables"]
 
 def make_lazy(job: Workers) -> None:
     for worker in job:
-        worker.client._lazy = LazyTables({TABLE: ROWS})
+        worker.client._pulled.lazy = LazyTables({TABLE: ROWS})
         worker.client.keep()
 
 
@@ -174,8 +174,8 @@ def test_wrong_rows_are_refused_by_name() -> None:
         make_lazy(job)
         job[1].client.push(0, [sparse([1]), None])
         job[1].client.pull(1, [entry(0, (1, 0, 1.0))])
-        job[1].client._lazy = LazyTables({TABLE: ROWS + 5})
-        job[1].client._lazy[TABLE].require(1)
+        job[1].client._pulled.lazy = LazyTables({TABLE: ROWS + 5})
+        job[1].client._pulled.lazy[TABLE].require(1)
         with pytest.raises(MismatchError, match=r"rows 1 to 3004 of words.weight"):
             job[1].client.fetch(TABLE, torch.tensor([1, ROWS + 4]))
         shard = job[0].host._held[0].shard

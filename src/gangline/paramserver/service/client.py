@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gangline.paramserver.service.kept import Kept
 from gangline.paramserver.service.lanes import Lane, Near, ask_all
-from gangline.paramserver.service.lazy import UNKNOWN, LazyTables
+from gangline.paramserver.service.lazy import UNKNOWN
 from gangline.paramserver.service.link import PATIENCE_S, Asks, Connector, Link
 from gangline.paramserver.service.messages import (
     Forgetting,
@@ -23,21 +22,15 @@ from gangline.paramserver.service.messages import (
 )
 from gangline.paramserver.service.optimizers import options_of
 from gangline.paramserver.service.pool import Pool
-from gangline.paramserver.service.pushes import (
-    Rows,
-    check_fit,
-    copy_into,
-    gradient_of,
-    put_rows,
-)
-from gangline.paramserver.service.reading import Reading
+from gangline.paramserver.service.pulled import Pulled
+from gangline.paramserver.service.pushes import Rows, gradient_of
 from gangline.paramserver.service.shard import shard_indices
 from gangline.paramserver.service.traffic import Traffic
 from gangline.spec.errors import ExchangeAborted, MismatchError, UsageError
 from gangline.spec.serving import Host, Serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch.optim import Optimizer
 
@@ -74,7 +67,7 @@ class ServiceClient:
         """For which team this worker pushes and pulls."""
         self._connector, self._own, self._host = connector, own, host
         self._parameters, self._optimizer = list(parameters), optimizer
-        self._keeps_pulled, self._patience_s = keeps_pulled, patience_s
+        self._patience_s = patience_s
         self._serving: Serving | None = None
         self._indices: tuple[tuple[int, ...], ...] = ()
         self._lanes: dict[int, Lane] = {}
@@ -82,24 +75,24 @@ class ServiceClient:
         self._aborting = threading.Lock()
         # What was pulled last is kept while the next comes: twice the model at most.
         self._pool = Pool(2 * sum(p.numel() * p.element_size() for p in self._parameters))
-        self._kept = Kept()
-        self._reading = Reading(self._parameters)
-        self._lazy = LazyTables({index: len(self._parameters[index]) for index in lazy})
-        self._pulled_at: tuple[int, ...] = ()
+        self._pulled = Pulled(self._parameters, keeps=keeps_pulled, lazy=lazy)
         self.traffic = Traffic()
         """What its connections have carried."""
-        self.written: dict[int, Tensor | None] = {}
-        """The rows of each parameter that the last pull has written; None: all of them."""
 
     @property
     def pulled_at(self) -> tuple[int, ...]:
         """For each shard, the first update that was not in what was pulled last."""
-        return self._pulled_at
+        return self._pulled.at
+
+    @property
+    def written(self) -> dict[int, Tensor | None]:
+        """The rows of each parameter that the last pull has written; None: all of them."""
+        return self._pulled.written
 
     @property
     def kept_at(self) -> int | None:
         """The first update that is not in the pull that `restore` would send; None: there is none."""
-        return self._kept.at
+        return self._pulled.kept.at
 
     # --- who is where ----------------------------------------------------------------------------
 
@@ -171,29 +164,28 @@ class ServiceClient:
 
     def note_own(self, index: int, rows: Tensor | None) -> None:
         """This worker has changed these rows of a parameter (None: all): the next pull brings them."""
-        self._reading.note_own(index, rows)
+        self._pulled.reading.note_own(index, rows)
 
     def spoil(self) -> None:
         """The parameters were changed in a way that nobody can see: the next pull brings everything."""
-        self._reading.spoil()
-        self._lazy.forget()
+        self._pulled.spoil()
 
     def count_use(self, index: int, rows: Tensor) -> None:
         """A batch uses these rows of a lazy parameter: those that most batches use become hot."""
-        self._lazy[index].count(rows)
+        self._pulled.lazy[index].count(rows)
 
     def lacks(self, index: int, rows: Tensor) -> Tensor:
         """Which of these rows of a lazy parameter may lack updates that the last pull had."""
-        return self._lazy[index].stale(rows)
+        return self._pulled.lazy[index].stale(rows)
 
     def fetch(
         self, index: int, rows: Tensor, *, upto: int = 0, entries: Sequence[Entry] = ()
     ) -> None:
         """Brings these rows of a lazy parameter up to date; `rows` rise."""
-        table = self._lazy[index]
-        if not self._reading.is_as_read(index):
+        table, reading = self._pulled.lazy[index], self._pulled.reading
+        if not reading.is_as_read(index):
             table.forget()
-            self._reading.note_rows([index])
+            reading.note_rows([index])
         stale = table.stale(rows)
         if not len(stale):
             return
@@ -209,45 +201,19 @@ class ServiceClient:
         was pulled last, where a shard knows which; else everything. Nothing is written unless all
         shards have answered.
         """
-        number, hot = self._number, self._lazy.hot(self._reading)
-
-        def request(shard: int, indices: tuple[int, ...]) -> Request:
-            standing = self._reading.standing(shard)
-            return Pulling(
+        number, say = self._number, self._pulled.ask()
+        self.traffic.count_pull()
+        self._pool.reclaim(but=self._pulled.kept.tensors())
+        answers = self._ask_all(
+            lambda shard, indices: Pulling(
                 serving=number,
                 team=self.team,
                 upto=upto,
                 entries=tuple(entries),
-                standing=standing,
-                own=self._reading.own(indices, self._kept.missed),
-                lazy={} if standing is None else {i: hot[i] for i in indices if i in hot},
+                **say(shard, indices),
             )
-
-        self.traffic.count_pull()
-        self._pool.reclaim(but=self._kept.tensors())
-        answers: dict[int, Values] = self._ask_all(request)
-        values = {
-            index: value
-            for shard, answer in answers.items()
-            for index, value in zip(self._indices[shard], answer.values, strict=True)
-            if value is not None
-        }
-        changed = {
-            index: (rows, value)
-            for answer in answers.values()
-            for index, (rows, value) in answer.changed.items()
-        }
-        self._write(values, changed)
-        self._pulled_at = tuple(answers[shard].applied for shard in sorted(answers))
-        self._reading.note_pull({s: (one.history, one.applied) for s, one in answers.items()})
-        is_lazy = [
-            self._lazy.note_pull(self._indices[shard], answer, hot)
-            for shard, answer in answers.items()
-        ]
-        if any(is_lazy):
-            self._kept.miss()
-        elif self._keeps_pulled:
-            self._kept.note(values, changed, set(self._pulled_at))
+        )
+        self._pulled.take(self._indices, answers)
 
     def pull_rows(
         self, index: int, rows: Tensor, *, upto: int = 0, entries: Sequence[Entry] = ()
@@ -274,14 +240,12 @@ class ServiceClient:
 
     def keep(self) -> None:
         """Nothing was applied yet: the parameters as they are count as pulled, for `restore`."""
-        self._kept.begin(self._parameters)
-        self._reading.begin(len(self._indices))
-        self._lazy.begin()
+        self._pulled.begin(len(self._indices))
 
     def restore(self) -> None:
         """Sends what was kept to all shards, which go on from there: `Serving.source` does so."""
         serving = self._followed
-        kept = self._kept
+        kept = self._pulled.kept
         if kept.at is None or kept.at != serving.applied:
             raise MismatchError(
                 f"all shards are to go back to update {serving.applied}, and worker {self._own} has "
@@ -346,10 +310,7 @@ class ServiceClient:
         upto: int,
         entries: Sequence[Entry],
     ) -> Values:
-        """Writes those of some rows that differ from what was read of them.
-
-        As through `.data`: what a graph needs of a table is up to date, and stays as it is.
-        """
+        """Writes those of some rows that differ from what was read of them."""
         number = self._number
         if not 0 <= index < len(self._parameters):
             raise UsageError(f"rows of parameter {index}, of {len(self._parameters)}")
@@ -370,26 +331,8 @@ class ServiceClient:
         self.traffic.count_fetch()
         answer: Values
         (answer,) = self._ask_all(request).values()
-        found = Rows(*answer.changed[index])
-        check_fit(found, self._parameters[index], f"parameter {index}")
-        put_rows(self._parameters[index].data, *found)
+        self._pulled.write_rows(index, Rows(*answer.changed[index]))
         return answer
-
-    def _write(
-        self, values: Mapping[int, Tensor], rows: Mapping[int, tuple[Tensor, Tensor]]
-    ) -> None:
-        for index, value in values.items():
-            check_fit(value, self._parameters[index], f"parameter {index}")
-        for index, found in rows.items():
-            check_fit(Rows(*found), self._parameters[index], f"parameter {index}")
-        with torch.no_grad():
-            for index, value in values.items():
-                copy_into(self._parameters[index], value)
-            for index, (chosen, value) in rows.items():
-                put_rows(self._parameters[index], chosen, value)
-        # Their memory is used again by the next pull.
-        numbers = {index: chosen.clone() for index, (chosen, _) in rows.items()}
-        self.written = {**dict.fromkeys(values), **numbers}
 
     def _ask_all(self, make: Callable[[int, tuple[int, ...]], Request | None]) -> dict[int, Any]:
         """The answers of all shards for which there is a request; else the error to act on first."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from gangline.paramserver.service.messages import Values
     from gangline.paramserver.service.reading import Reading
 
-    Hot = Mapping[int, tuple[Tensor, Tensor]]
-
 WINDOW = 16
 """So many batches are looked at to find the rows that most of them use."""
 MOST_HOT = 0.25
@@ -102,16 +100,19 @@ class LazyTables:
 
     def __init__(self, lengths: Mapping[int, int]) -> None:
         self._tables = {index: LazyTable(length) for index, length in lengths.items()}
+        self._hot: dict[int, Tensor] = {}
+        """Those that the present pull asks for."""
 
     def __getitem__(self, index: int) -> LazyTable:
         return self._tables[index]
 
-    def hot(self, reading: Reading) -> dict[int, tuple[Tensor, Tensor]]:
-        """The hot rows of each, and after how many updates each was read."""
+    def find_hot(self, reading: Reading) -> dict[int, tuple[Tensor, Tensor]]:
+        """The rows of each that a pull asks for, and after how many updates each was read."""
         for index, table in self._tables.items():
             if not reading.is_as_read(index):
                 table.forget()
-        return {index: table.standing(table.hot()) for index, table in self._tables.items()}
+        self._hot = {index: table.hot() for index, table in self._tables.items()}
+        return {index: self._tables[index].standing(rows) for index, rows in self._hot.items()}
 
     def begin(self) -> None:
         """All are those that all shards begin with."""
@@ -123,7 +124,7 @@ class LazyTables:
         for table in self._tables.values():
             table.forget()
 
-    def note_pull(self, indices: Sequence[int], answer: Values, hot: Hot) -> bool:
+    def note_pull(self, indices: Sequence[int], answer: Values) -> bool:
         """A shard has answered a pull; whether some rows of its tables were left out."""
         is_lazy = False
         for index in indices:
@@ -132,7 +133,7 @@ class LazyTables:
                 if answer.values[indices.index(index)] is not None:
                     table.read_all(answer.history, answer.applied)
                 else:
-                    table.read(hot[index][0], answer.history, answer.applied)
+                    table.read(self._hot[index], answer.history, answer.applied)
                     table.require(answer.applied)
                     is_lazy = True
         return is_lazy

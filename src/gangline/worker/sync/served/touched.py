@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 Changed = dict[int, "Tensor | None"]
-"""By the parameter's number: which rows have changed; None: perhaps all. Others have not changed."""
+"""By the parameter's number: which rows have changed, in main memory; None: perhaps all of them. Those
+that are not named have not changed."""
 
 
 def by_rows(gradient: Tensor | None, rows: Tensor | None) -> Tensor | None:
@@ -56,7 +57,7 @@ def sparse_gradients(optimizer: Optimizer, rows: Mapping[int, Tensor]) -> Iterat
             if not takes:
                 changed[index] = None
             elif parameter.grad is not None:
-                changed[index] = found
+                changed[index] = None if found is None else found.cpu()
         yield changed
     finally:
         for parameter, gradient in shown:
@@ -121,4 +122,4 @@ class LocalChanges:
                 continue
             self._parameters[index].data.add_(change)
             is_whole = change.layout == torch.strided
-            self.changed[index] = None if is_whole else change.indices()[0]
+            self.changed[index] = None if is_whole else change.indices()[0].cpu()

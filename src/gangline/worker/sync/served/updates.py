@@ -244,7 +244,7 @@ class ServedUpdates:
         """This worker has changed these rows itself, as all members of its team do."""
         self._sharing.note(changed)
         for index, rows in changed.items():
-            self._hosted.client.note_own(index, None if rows is None else rows.cpu())
+            self._hosted.client.note_own(index, rows)
 
     def _push_changes(self, *, epoch: int, stop: int) -> None:
         is_fetched = self._steps % self._service.fetch == 0
