@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,11 +27,17 @@ def note_read(parts: Parts) -> None:
     updater, handout = gear.mode.strategy.updater, gear.handout
     if updater is None or handout is None:
         return
+    if not updater.is_leader:
+        return  # it is given what the leader has pulled
     client = updater._hosting.client
     team = gear.mode.strategy.number
     parts.found_after["indices"] = client._indices
     rates = [group["lr"] for group in updater._optimizer.param_groups]
-    parts.found_after[team, handout.epoch, handout.window_stop] = (client.pulled_at, rates)
+    key, found = (team, handout.epoch, handout.window_stop), (client.pulled_at, rates)
+    parts.found_after[key] = found
+    if parts.setup.folder:  # for those who are killed
+        with (Path(parts.setup.folder) / "reads.txt").open("a") as file:
+            file.write(f"{('indices', client._indices)!r}\n{(key, found)!r}\n")
 
 
 class Uneven(nn.Module):
@@ -66,11 +73,74 @@ class Words(nn.Module):
         return self.table((x[:, :2] * 19).long().abs() % 60)
 
 
+class Mixed(nn.Module):
+    """A table, and parameters whose gradients are whole; one optimizer for both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(400, 4, sparse=True)
+        self.head = nn.Linear(8 + FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = self.table((x[:, :2] * 100).long().abs() % 400)
+        return self.head(torch.cat([words.flatten(1), x], dim=1))
+
+
 TABLES = {
     "rows_sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.2),
     "rows_adam": lambda model: torch.optim.SparseAdam(model.parameters(), lr=0.02),
     "rows_adagrad": lambda model: torch.optim.Adagrad(model.parameters(), lr=0.1),
 }
+
+
+MIXED = {
+    "mixed_sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.2),
+    "mixed_adagrad": lambda model: torch.optim.Adagrad(model.parameters(), lr=0.1),
+    "mixed_adam": lambda model: torch.optim.Adam(model.parameters(), lr=0.02),
+}
+
+
+def mixed_sgd(parts: Parts) -> dict[str, Any]:
+    model = Mixed()
+    return _train(parts, model, MIXED["mixed_sgd"](model))
+
+
+def mixed_adagrad(parts: Parts) -> dict[str, Any]:
+    model = Mixed()
+    return _train(parts, model, MIXED["mixed_adagrad"](model))
+
+
+def mixed_adam(parts: Parts) -> dict[str, Any]:
+    model = Mixed()
+    return _train(parts, model, MIXED["mixed_adam"](model))
+
+
+class Aside(Mixed):
+    """Reads its table without its layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = (x[:, :2] * 100).long().abs() % 400
+        words = F.embedding(places, self.table.weight, sparse=True)
+        return self.head(torch.cat([words.flatten(1), x], dim=1))
+
+
+def aside_sgd(parts: Parts) -> dict[str, Any]:
+    model = Aside()
+    return _train(parts, model, MIXED["mixed_sgd"](model))
+
+
+def looking_sgd(parts: Parts) -> dict[str, Any]:
+    """Counts, within and after each epoch, in how many rows the table differs from what others have."""
+    model = Mixed()
+    model, optimizer, loader = parts.prepare(model, MIXED["mixed_sgd"](model), parts.loader())
+    for epoch in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            note_read(parts)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        parts.found_after["table", epoch] = model.table.weight.detach().clone()
+    return describe([model], [optimizer])
 
 
 def rows_sgd(parts: Parts) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from elastic_bodies import Parts, Setup, mlp
 from elastic_jobs import TOLERANCE, run_with
-from elastic_served import TABLES, Uneven, Words, uneven_sgd
+from elastic_served import MIXED, TABLES, Mixed, Uneven, Words, uneven_sgd
 
 from cases import quick_of
 from gangline.spec.event import SamplesLeased, UpdateApplied, UpdateVoided
@@ -39,6 +39,7 @@ UNEVEN = "served_uneven"
 MAKERS = {
     **{loop: (mlp, make) for loop, make in OPTIMIZERS.items()},
     **{loop: (Words, make) for loop, make in TABLES.items()},
+    **{loop: (Mixed, make) for loop, make in MIXED.items()},
     UNEVEN: (Uneven, uneven_sgd),
 }
 
@@ -46,7 +47,14 @@ MAKERS = {
 class Replay:
     """All updates of a run, made once more."""
 
-    def __init__(self, outcome: Outcome, loop: str, service: Service) -> None:
+    def __init__(
+        self,
+        outcome: Outcome,
+        loop: str,
+        service: Service,
+        reads: dict[Any, Any] | None = None,
+    ) -> None:
+        """`reads`: what those have noted who did not come to their end."""
         torch.manual_seed(5)
         self._service = service
         model_of, optimizer_of = MAKERS[loop]
@@ -58,6 +66,7 @@ class Replay:
         self._reads: dict[Any, Any] = {}
         for result in outcome.results.values():
             self._reads.update(result["found_after"])
+        self._reads.update(reads or {})
         self._orders: dict[tuple[int, int], list[int]] = {}
         for lease in sorted(outcome.of_kind(SamplesLeased), key=lambda one: one.number):
             order = self._orders.setdefault((lease.team, lease.epoch), [])
@@ -80,6 +89,8 @@ class Replay:
                     if made[place] is not None
                 ]
                 parameter.grad = _sum(parts) if parts else None
+                if parts and isinstance(self.optimizer, torch.optim.Adam):
+                    parameter.grad = parameter.grad.to_dense()  # as servers do for it
             slowed = 1 + one.staleness if self._service.rate == "staleness" else 1
             _, rates = self._reads[one.teams[-1], one.epoch, one.offsets[-1]]
             for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
@@ -161,13 +172,14 @@ def double() -> Any:
             )
             for loop in OPTIMIZERS
         ]
-        + [(mode, loop) for mode in ("asp", "bsp", "ssp(1)") for loop in TABLES]
+        + [(mode, loop) for mode in ("asp", "bsp", "ssp(1)") for loop in (*TABLES, *MIXED)]
         + [(mode, UNEVEN) for mode in ("asp", "bsp", "ssp(1, servers=2)", "backup(1)")],
         quick=[
             ("bsp(servers=1)", "served_sgd"),
             ("asp(servers=2, rate=staleness, compensation=0.5)", "served_adam"),
             ("ssp(1, servers=2)", UNEVEN),
             ("asp", "rows_adam"),
+            ("asp", "mixed_sgd"),
         ],
     ),
 )
@@ -185,9 +197,12 @@ def test_servers_compute_what_one_process_makes_of_the_same_updates(
     if str(sync.service.consistency) == "bsp":
         _assert_full_rounds(updates)
     replay = Replay(outcome, loop, sync.service)
+    assert_replayed(replay, updates, outcome.results[0]["state"])
+
+
+def assert_replayed(replay: Replay, updates: list[UpdateApplied], state: dict[str, Tensor]) -> None:
     with torch.sparse.check_sparse_tensor_invariants(enable=False):  # torch wants it to be said
         replay.run(updates)
-    state = outcome.results[0]["state"]
     for name, expected in replay.model.named_parameters():
         _assert_close(state[f"0.{name}"], expected.data)
     for index, parameter in enumerate(replay.parameters):

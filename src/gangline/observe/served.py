@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gangline.observe.report import counted, percent, seconds
 from gangline.observe.summary import ServedSummary
-from gangline.spec.event import Decision, UpdateApplied, UpdateVoided
+from gangline.spec.event import Decision, ServersUsed, UpdateApplied, UpdateVoided
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +33,7 @@ class ServedTally:
         self._staleness = array("q")
         self._dropped = [0, 0]
         self._lost = [0, 0]
+        self._moved = [0, 0, 0, 0]
 
     def add(self, event: AnyEvent) -> None:
         """The next event, in the order of time."""
@@ -48,6 +49,14 @@ class ServedTally:
                 counts = self._lost if event.clock < 0 else self._dropped
                 counts[0] += 1
                 counts[1] += event.stop - event.start
+            case ServersUsed():
+                told = (
+                    event.pushed_bytes,
+                    event.pulled_bytes,
+                    event.num_pulls,
+                    event.num_fetches,
+                )
+                self._moved = [sum(pair) for pair in zip(self._moved, told, strict=True)]
             case Decision(what="place_shards"):
                 self.holders = event.reason.removeprefix(_HELD_BY)
 
@@ -73,6 +82,10 @@ class ServedTally:
             lost_samples=self._lost[1],
             holders=self.holders,
             turn_s=float(sum(self.turns_s.values())),
+            pushed_bytes=self._moved[0],
+            pulled_bytes=self._moved[1],
+            num_pulls=self._moved[2],
+            num_fetches=self._moved[3],
         )
 
 
@@ -104,6 +117,13 @@ def served_lines(served: ServedSummary | None) -> list[str]:
         if count
     ]
     lines.append(f"waited for turns: {seconds(served.turn_s)}, all workers together")
+    if served.num_pulls:
+        fetches = f" and {counted(served.num_fetches, 'fetch', 'fetches')} of rows"
+        lines.append(
+            f"moved between workers: {served.pushed_bytes / 1e6:.3g} MB pushed, "
+            f"{served.pulled_bytes / 1e6:.3g} MB pulled in "
+            f"{counted(served.num_pulls, 'pull', 'pulls')}{fetches if served.num_fetches else ''}"
+        )
     return [*lines, f"held by: {served.holders}"] if served.holders else lines
 
 

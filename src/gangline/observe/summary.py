@@ -99,6 +99,13 @@ class ServedSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Who holds which shard, at the end."""
     turn_s: float
     """How long all workers together waited for turns."""
+    pushed_bytes: int = 0
+    pulled_bytes: int = 0
+    """What all workers together have sent to others that hold parameters, and got from them."""
+    num_pulls: int = 0
+    """How often all workers together have pulled."""
+    num_fetches: int = 0
+    """How often they have fetched rows that a batch needed."""
 
 
 class ViewSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -435,6 +435,26 @@ class UpdateVoided(Event, frozen=True, kw_only=True, tag="update_voided"):
     """Of a push that came too late; -1: its effect was lost with a server."""
 
 
+class ServersUsed(Event, frozen=True, kw_only=True, tag="servers_used"):
+    """What one worker has moved to and from parameter servers since it said so last.
+
+    Told at the end of each epoch. What a worker holds itself it need not move.
+    """
+
+    worker: int
+    epoch: int
+    pushed_bytes: int
+    """Gradients, or changes, that it has sent to other workers that hold the parameters."""
+    pulled_bytes: int
+    """Parameters, and the optimizer's state, that it has got from them."""
+    num_pulls: int
+    """How often it has pulled."""
+    num_fetches: int = 0
+    """How often it has fetched rows that a batch needed: `rows=ondemand`."""
+    team: int = 0
+    """The team that it is in."""
+
+
 class EventsLost(Event, frozen=True, kw_only=True, tag="events_lost"):
     """Events that this log should hold and does not: the disk was full, or the folder gone."""
 
@@ -499,6 +519,7 @@ AnyEvent = (
     | RoundEnded
     | UpdateApplied
     | UpdateVoided
+    | ServersUsed
     | EventsLost
     | WorkerEnded
     | RunEnded

@@ -10,6 +10,7 @@ asp(update=worker, push=4, fetch=4)
 asp(scale=plain)               every push is a step of the whole learning rate (as published)
     asp(ahead=1)                   the next step is computed while the last update travels
 asp(rate=staleness)            the learning rate is divided by 1 + staleness
+asp(rows=ondemand)             rows of tables with sparse gradients come when a batch uses them
 asp(compensation=0.04)         delayed gradients are corrected for what has changed (DC-ASGD)
 """
 
@@ -32,6 +33,8 @@ SHARE, PLAIN = "share", "plain"
 SCALES = (SHARE, PLAIN)
 STALENESS = "staleness"
 RATES = (PLAIN, STALENESS)
+CHANGED, ONDEMAND = "changed", "ondemand"
+ROWS = (CHANGED, ONDEMAND)
 MAX_SERVERS = 64
 _FORM = re.compile(r"(?P<kind>[a-z]+)(?:\((?P<arguments>[^()]*)\))?")
 
@@ -58,6 +61,9 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     """How many steps a worker computes while its last update travels: 0 or 1."""
     compensation: float = 0.0
     """How strongly delayed gradients are corrected for what has changed since (lambda of DC-ASGD)."""
+    rows: str = CHANGED
+    """When rows of tables with sparse gradients come: with the pull after which they have changed, or
+    when a batch uses them."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.servers <= MAX_SERVERS:
@@ -70,6 +76,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             ("update", self.update, UPDATES),
             ("scale", self.scale, SCALES),
             ("rate", self.rate, RATES),
+            ("rows", self.rows, ROWS),
         ):
             if value not in known:
                 raise UsageError(f"{name}={value!r} is not known: give {' or '.join(known)}")
@@ -97,6 +104,12 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 "rate and compensation change what a server does with gradients: "
                 "they need update=server"
+            )
+
+        if self.rows == ONDEMAND and (self.update == WORKER or self.ahead or self.compensation):
+            raise UsageError(
+                "rows=ondemand needs update=server, without ahead and compensation: these go by "
+                "parameters that are whole on the worker"
             )
 
     def check(self, *, teams: int, workers: int) -> None:
@@ -129,6 +142,7 @@ _DEFAULTS: dict[str, Any] = {
     "rate": PLAIN,
     "ahead": 0,
     "compensation": 0.0,
+    "rows": CHANGED,
 }
 
 

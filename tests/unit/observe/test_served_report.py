@@ -16,6 +16,7 @@ from gangline.spec.event import (
     AnyEvent,
     Decision,
     LogOpened,
+    ServersUsed,
     StepDone,
     UpdateApplied,
     UpdateVoided,
@@ -37,6 +38,18 @@ def applied(number: int, staleness: int, *, team: int = 0) -> UpdateApplied:
 
 def voided(clock: int, samples: int) -> UpdateVoided:
     return UpdateVoided(t=5.0, team=1, epoch=0, start=0, stop=samples, clock=clock)
+
+
+def used(worker: int, epoch: int) -> ServersUsed:
+    return ServersUsed(
+        t=6.0,
+        worker=worker,
+        epoch=epoch,
+        pushed_bytes=250_000,
+        pulled_bytes=1_000,
+        num_pulls=5,
+        num_fetches=epoch,
+    )
 
 
 def step(number: int, worker: int, team: int, *, exchange_s: float, turn_s: float) -> StepDone:
@@ -75,6 +88,7 @@ EVENTS: list[AnyEvent] = [
     applied(9, 4),  # told once more, or another one in its place
     voided(3, 8),
     voided(-1, 2),
+    *(used(worker, epoch) for worker in (0, 1) for epoch in (0, 1)),
     *(step(number, 0, 0, exchange_s=0.75, turn_s=0.5) for number in range(8)),
 ]
 
@@ -87,6 +101,7 @@ def test_the_report_tells_staleness_drops_holders_and_waits_for_turns() -> None:
         "dropped because they were late: 1 update (8 samples, computed again)",
         "lost with a server: 1 update (2 samples, computed again)",
         "waited for turns: 4 s, all workers together",
+        "moved between workers: 1 MB pushed, 0.004 MB pulled in 20 pulls and 2 fetches of rows",
         "held by: shard 0 worker 0 (copy: worker 1)",
     ]
     (spent,) = [worker.spent for worker in summary.workers]

@@ -184,7 +184,7 @@ def test_rows_travel_alone(options: WireOptions) -> None:
         assert torch.equal(after[rows], before[rows] - 0.1 * torch.tensor([[1.0], [2.0]]))
         assert torch.equal(after[[0, 2, 3]], before[[0, 2, 3]])
         assert torch.equal(job[1].parameters[0], model()[0])
-        job[1].client.pull(1, [entry(0, (1, 0, 1.0))], rows={2: torch.tensor([0])})
+        job[1].client.pull(1, [entry(0, (1, 0, 1.0))])
         assert job[1].client.pulled_at == (1, 1)
         with pytest.raises(MismatchError, match="rows 5 to 5 of parameter 2"):
             job[1].client.pull_rows(2, torch.tensor([5]))

@@ -48,11 +48,11 @@ def test_tensors_of_all_kinds_and_sizes_come_as_they_were(options: WireOptions) 
     kinds = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool)
     given = [torch.arange(6).to(kind).view(2, 3) for kind in kinds]
     given += [torch.zeros(0, 4), torch.tensor(3.5), torch.randn(LARGE_BYTES), torch.randn(7, 5).T]
-    message = Values(applied=3, values=given, rows={4: None})
+    message = Values(applied=3, values=given, changed={4: None})
     got, ticket = pass_one(message, options)
     assert ticket == 77
     assert got.applied == 3
-    assert got.rows == {4: None}
+    assert got.changed == {4: None}
     for own, other in zip(given, got.values, strict=True):
         assert own.dtype == other.dtype
         assert torch.equal(own, other)

@@ -17,6 +17,10 @@ from gangline.spec.errors import UsageError
         ("backup(3)", "leaves nobody to wait for.* give fewer backups, or more workers"),
         ("ssp(-1)", "give a staleness of 0"),
         ("asp(replicas=2)", r"one copy beside it \(1\), or none \(0\)"),
+        ("asp(rows=few)", "rows='few' is not known: give changed or ondemand"),
+        ("asp(rows=ondemand, update=worker)", "rows=ondemand needs update=server"),
+        ("asp(rows=ondemand, ahead=1)", "without ahead and compensation"),
+        ("asp(rows=ondemand, compensation=0.1)", "parameters that are whole on the worker"),
     ],
 )
 def test_what_three_workers_cannot_do_is_refused_with_what_to_do(sync: str, words: str) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gangline.paramserver.service.lanes import Lane, Near, ask_all
+from gangline.paramserver.service.lazy import UNKNOWN
 from gangline.paramserver.service.link import PATIENCE_S, Asks, Connector, Link
 from gangline.paramserver.service.messages import (
     Forgetting,
@@ -21,16 +22,19 @@ from gangline.paramserver.service.messages import (
 )
 from gangline.paramserver.service.optimizers import options_of
 from gangline.paramserver.service.pool import Pool
-from gangline.paramserver.service.pushes import check_fit, copy_into, gradient_of
+from gangline.paramserver.service.pulled import Pulled
+from gangline.paramserver.service.pushes import Rows, gradient_of
 from gangline.paramserver.service.shard import shard_indices
+from gangline.paramserver.service.traffic import Traffic
 from gangline.spec.errors import ExchangeAborted, MismatchError, UsageError
 from gangline.spec.serving import Host, Serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch.optim import Optimizer
 
+    from gangline.paramserver.service.messages import Values
     from gangline.paramserver.service.optimizers import Options
     from gangline.paramserver.service.server import ServiceHost
     from gangline.spec.serving import Entry
@@ -49,19 +53,21 @@ class ServiceClient:
         optimizer: Optimizer | None = None,
         host: ServiceHost | None = None,
         keeps_pulled: bool = False,
+        lazy: Sequence[int] = (),
         patience_s: float = PATIENCE_S,
     ) -> None:
         """`parameters` are all that are served, in the same order on all workers; pulls write to them.
 
         `optimizer` is the worker's, whose options (lr, …) go with every push. `host` holds this
         worker's own shards, if it serves. With `keeps_pulled` the last pull that was one update
-        everywhere is kept, for `restore`. A connection that takes longer than `patience_s` is lost.
+        everywhere is kept, for `restore`. Of the parameters in `lazy`, pulls bring hot rows only; all
+        others are to be asked for by `fetch`. A connection that takes longer than `patience_s` is lost.
         """
         self.team = team
         """For which team this worker pushes and pulls."""
         self._connector, self._own, self._host = connector, own, host
         self._parameters, self._optimizer = list(parameters), optimizer
-        self._keeps_pulled, self._patience_s = keeps_pulled, patience_s
+        self._patience_s = patience_s
         self._serving: Serving | None = None
         self._indices: tuple[tuple[int, ...], ...] = ()
         self._lanes: dict[int, Lane] = {}
@@ -69,19 +75,24 @@ class ServiceClient:
         self._aborting = threading.Lock()
         # What was pulled last is kept while the next comes: twice the model at most.
         self._pool = Pool(2 * sum(p.numel() * p.element_size() for p in self._parameters))
-        self._kept: dict[int, Tensor] = {}
-        self._kept_at: int | None = None
-        self._pulled_at: tuple[int, ...] = ()
+        self._pulled = Pulled(self._parameters, keeps=keeps_pulled, lazy=lazy)
+        self.traffic = Traffic()
+        """What its connections have carried."""
 
     @property
     def pulled_at(self) -> tuple[int, ...]:
         """For each shard, the first update that was not in what was pulled last."""
-        return self._pulled_at
+        return self._pulled.at
+
+    @property
+    def written(self) -> dict[int, Tensor | None]:
+        """The rows of each parameter that the last pull has written; None: all of them."""
+        return self._pulled.written
 
     @property
     def kept_at(self) -> int | None:
         """The first update that is not in the pull that `restore` would send; None: there is none."""
-        return self._kept_at
+        return self._pulled.kept.at
 
     # --- who is where ----------------------------------------------------------------------------
 
@@ -141,7 +152,7 @@ class ServiceClient:
         ready = [gradient_of(gradient) for gradient in given]
         number = self._number
         self._ask_all(
-            lambda indices: Pushing(
+            lambda _, indices: Pushing(
                 serving=number,
                 team=self.team,
                 clock=clock,
@@ -151,27 +162,71 @@ class ServiceClient:
             )
         )
 
-    def pull(
-        self, upto: int, entries: Sequence[Entry] = (), *, rows: Mapping[int, Tensor] | None = None
+    def note_own(self, index: int, rows: Tensor | None) -> None:
+        """This worker has changed these rows of a parameter (None: all): the next pull brings them."""
+        self._pulled.reading.note_own(index, rows)
+
+    def spoil(self) -> None:
+        """The parameters were changed in a way that nobody can see: the next pull brings everything."""
+        self._pulled.spoil()
+
+    def count_use(self, index: int, rows: Tensor) -> None:
+        """A batch uses these rows of a lazy parameter: those that most batches use become hot."""
+        self._pulled.lazy[index].count(rows)
+
+    def lacks(self, index: int, rows: Tensor) -> Tensor:
+        """Which of these rows of a lazy parameter may lack updates that the last pull had."""
+        return self._pulled.lazy[index].stale(rows)
+
+    def fetch(
+        self, index: int, rows: Tensor, *, upto: int = 0, entries: Sequence[Entry] = ()
     ) -> None:
+        """Brings these rows of a lazy parameter up to date; `rows` rise."""
+        table, reading = self._pulled.lazy[index], self._pulled.reading
+        if not reading.is_as_read(index):
+            table.forget()
+            reading.note_rows([index])
+        stale = table.stale(rows)
+        if not len(stale):
+            return
+        answer = self._bring(
+            index, table.standing(stale), history=table.history, upto=upto, entries=entries
+        )
+        table.read(stale, answer.history, answer.applied)
+
+    def pull(self, upto: int, entries: Sequence[Entry] = ()) -> None:
         """Writes the values after all entries before `upto` into the parameters, or later ones.
 
-        `entries` are those that a shard may not know. Of parameters in `rows`, only these rows come.
-        Nothing is written unless all shards have answered.
+        `entries` are those that a shard may not know. What comes are the rows that differ from what
+        was pulled last, where a shard knows which; else everything. Nothing is written unless all
+        shards have answered.
         """
-        self._pull(upto, entries, rows or {}, is_rows_only=False)
+        number, say = self._number, self._pulled.ask()
+        self.traffic.count_pull()
+        self._pool.reclaim(but=self._pulled.kept.tensors())
+        answers = self._ask_all(
+            lambda shard, indices: Pulling(
+                serving=number,
+                team=self.team,
+                upto=upto,
+                entries=tuple(entries),
+                **say(shard, indices),
+            )
+        )
+        self._pulled.take(self._indices, answers)
 
     def pull_rows(
         self, index: int, rows: Tensor, *, upto: int = 0, entries: Sequence[Entry] = ()
     ) -> None:
         """Writes some rows of one parameter into it, and nothing else; `rows` rise."""
-        self._pull(upto, entries, {index: rows}, is_rows_only=True)
+        unread = torch.full(rows.shape, UNKNOWN, dtype=torch.int64)
+        self._bring(index, (rows, unread), history=UNKNOWN, upto=upto, entries=entries)
 
     def pull_state(self, upto: int = 0, entries: Sequence[Entry] = ()) -> dict[int, dict[str, Any]]:
         """The optimizer's state of each parameter, by its index; see `optimizers.load_state`."""
         number = self._number
         answers = self._ask_all(
-            lambda _: PullingState(serving=number, upto=upto, entries=tuple(entries))
+            lambda *_: PullingState(serving=number, upto=upto, entries=tuple(entries))
         )
         merged: dict[int, dict[str, Any]] = {}
         for answer in answers.values():
@@ -181,27 +236,26 @@ class ServiceClient:
     def forget(self, team: int, entries: Sequence[Entry] = ()) -> None:
         """A team is gone: what it pushed and is in no entry is void. `entries`: its last ones."""
         number = self._number
-        self._ask_all(lambda _: Forgetting(serving=number, team=team, entries=tuple(entries)))
+        self._ask_all(lambda *_: Forgetting(serving=number, team=team, entries=tuple(entries)))
 
     def keep(self) -> None:
         """Nothing was applied yet: the parameters as they are count as pulled, for `restore`."""
-        self._kept = {i: p.detach().cpu().clone() for i, p in enumerate(self._parameters)}
-        self._kept_at = 0
+        self._pulled.begin(len(self._indices))
 
     def restore(self) -> None:
         """Sends what was kept to all shards, which go on from there: `Serving.source` does so."""
         serving = self._followed
-        if self._kept_at is None or self._kept_at != serving.applied:
+        kept = self._pulled.kept
+        if kept.at is None or kept.at != serving.applied:
             raise MismatchError(
                 f"all shards are to go back to update {serving.applied}, and worker {self._own} has "
-                f"kept {'nothing' if self._kept_at is None else f'update {self._kept_at}'}"
+                f"kept {'nothing' if kept.at is None else f'update {kept.at}'}"
             )
-        kept = self._kept
         self._ask_all(
-            lambda indices: Resetting(
+            lambda _, indices: Resetting(
                 serving=serving.number,
                 applied=serving.applied,
-                values=[kept[index] for index in indices],
+                values=kept.values(indices),
             )
         )
 
@@ -239,6 +293,7 @@ class ServiceClient:
                 peer=peer,
                 patience_s=self._patience_s,
                 pool=self._pool,
+                traffic=self.traffic,
             )
         if self._host is None:
             raise UsageError(
@@ -246,60 +301,45 @@ class ServiceClient:
             )
         return Near(self._host, shard)
 
-    def _pull(
-        self, upto: int, entries: Sequence[Entry], rows: Mapping[int, Tensor], *, is_rows_only: bool
-    ) -> None:
+    def _bring(
+        self,
+        index: int,
+        rows: tuple[Tensor, Tensor],
+        *,
+        history: int,
+        upto: int,
+        entries: Sequence[Entry],
+    ) -> Values:
+        """Writes those of some rows that differ from what was read of them."""
         number = self._number
-        for index in rows:
-            if not 0 <= index < len(self._parameters):
-                raise UsageError(f"rows of parameter {index}, of {len(self._parameters)}")
+        if not 0 <= index < len(self._parameters):
+            raise UsageError(f"rows of parameter {index}, of {len(self._parameters)}")
 
-        def request(indices: tuple[int, ...]) -> Request | None:
-            own = {index: chosen for index, chosen in rows.items() if index in indices}
-            if is_rows_only and not own:
+        def request(_: int, indices: tuple[int, ...]) -> Request | None:
+            if index not in indices:
                 return None
             return Pulling(
                 serving=number,
                 team=self.team,
                 upto=upto,
                 entries=tuple(entries),
-                rows=own,
-                is_rows_only=is_rows_only,
+                is_rows_only=True,
+                standing=(history, 0),
+                lazy={index: rows},
             )
 
-        self._pool.reclaim(but=self._kept.values())
-        answers = self._ask_all(request)
-        values = {
-            index: value
-            for shard, answer in answers.items()
-            for index, value in zip(self._indices[shard], answer.values, strict=True)
-            if value is not None
-        }
-        got = {index: value for answer in answers.values() for index, value in answer.rows.items()}
-        self._write(values, {index: (rows[index], value) for index, value in got.items()})
-        if not is_rows_only:
-            self._pulled_at = tuple(answers[shard].applied for shard in sorted(answers))
-            if self._keeps_pulled and not rows and len(set(self._pulled_at)) == 1:
-                self._kept, self._kept_at = values, self._pulled_at[0]
+        self.traffic.count_fetch()
+        answer: Values
+        (answer,) = self._ask_all(request).values()
+        self._pulled.write_rows(index, Rows(*answer.changed[index]))
+        return answer
 
-    def _write(
-        self, values: Mapping[int, Tensor], rows: Mapping[int, tuple[Tensor, Tensor]]
-    ) -> None:
-        for index, value in values.items():
-            check_fit(value, self._parameters[index], f"parameter {index}")
-        with torch.no_grad():
-            for index, value in values.items():
-                copy_into(self._parameters[index], value)
-            for index, (chosen, value) in rows.items():
-                parameter = self._parameters[index]
-                parameter[chosen.to(parameter.device)] = value.to(parameter.device)
-
-    def _ask_all(self, make: Callable[[tuple[int, ...]], Request | None]) -> dict[int, Any]:
+    def _ask_all(self, make: Callable[[int, tuple[int, ...]], Request | None]) -> dict[int, Any]:
         """The answers of all shards for which there is a request; else the error to act on first."""
         lanes = dict(self._lanes)  # first: another thread may close, which empties it
         if self._is_aborted or self._is_closed:
             raise ExchangeAborted("this client was broken off, and has not followed since")
-        requests = {shard: make(indices) for shard, indices in enumerate(self._indices)}
+        requests = {shard: make(shard, indices) for shard, indices in enumerate(self._indices)}
         return ask_all(
             {shard: (lanes[shard], r) for shard, r in requests.items() if r is not None},
             is_wanted=lambda: not self._is_aborted,

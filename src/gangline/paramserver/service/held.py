@@ -7,6 +7,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from gangline.paramserver.service.answering import values_for
 from gangline.paramserver.service.messages import (
     Advancing,
     Answer,
@@ -161,7 +162,7 @@ class Held:
             shard.load(request.exported)
             self._become_whole()
         elif isinstance(request, Resetting) and not self.is_whole:
-            shard.reset(request.values, request.applied)
+            shard.reset(request.values, request.applied, history=request.serving)
             self._become_whole()
 
     def _advance(self, request: Pushing | Forgetting | Advancing) -> None:
@@ -198,13 +199,7 @@ class Held:
             if shard.keeps_pulls:
                 shard.note_pull(request.team)
                 self.replication.note([Pull(request.team, shard.applied)])
-            wanted = {} if request.rows is None else request.rows
-            rows = {index: shard.rows(index, chosen) for index, chosen in wanted.items()}
-            values = [
-                None if request.is_rows_only or index in rows else value
-                for index, value in zip(shard.indices, shard.values(), strict=True)
-            ]
-            answer = Values(applied=shard.applied, values=values, rows=rows)
+            answer = values_for(shard, request)
         if self.shard.keeps_pulls:
             self.replication.pass_on(Advancing(serving=request.serving), is_wanted)
         return answer

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gangline.collectives import Group
     from gangline.paramserver.service.pool import Pool
+    from gangline.paramserver.service.traffic import Traffic
     from gangline.spec.exchange.address import WireAddress
     from gangline.spec.serving import Host
 
@@ -82,13 +83,17 @@ class Link:
         peer: Host,
         patience_s: float = PATIENCE_S,
         pool: Pool | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
-        """Large values that are pulled are in memory of the pool, if there is one."""
+        """Large values that are pulled are in memory of the pool, if there is one.
+
+        What is asked and answered is counted by `traffic`.
+        """
         self.peer = peer
         self.number_of_connections = 0
         """How often it was made: what the other end knew may be gone with each."""
         self._connector, self._level, self._shard = connector, level, shard
-        self._patience_s, self._pool = patience_s, pool
+        self._patience_s, self._pool, self._traffic = patience_s, pool, traffic
         self._group: Group | None = None
         self._connecting: int | None = None
         self._breaks = 0
@@ -162,6 +167,8 @@ class Link:
         if given != ticket:
             # The other end still had the connection before this one, and has now answered over this.
             raise ExchangeError("the answer is to an earlier request")
+        if self._traffic is not None:
+            self._traffic.note(request, answer)
         return answer
 
     def _connect(self, serving_number: int, ends_at: float) -> Group:

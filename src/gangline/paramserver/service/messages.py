@@ -51,15 +51,21 @@ class Pushing(msgspec.Struct, frozen=True, kw_only=True, tag="push"):
 
 
 class Pulling(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
-    """The parameters after all entries before `upto`; of some, certain rows only."""
+    """The parameters after all entries before `upto`, as far as who asks does not have them."""
 
     serving: int
     team: int
     upto: int
     entries: tuple[Entry, ...] = ()
-    rows: Any = None
-    """Rows by the parameter's index."""
     is_rows_only: bool = False
+    """Whether nothing is wanted but what `lazy` names."""
+    standing: tuple[int, int] | None = None
+    """What was read last: of which history, and how many updates of it. None: nothing that still is."""
+    own: Any = None
+    """By the parameter's index: the rows that who asks has changed since; None: all of them."""
+    lazy: Any = None
+    """By the parameter's index: the only rows that are wanted, if they have changed, and after how many
+    updates of the history in `standing` each was read."""
 
 
 class PullingState(msgspec.Struct, frozen=True, kw_only=True, tag="pull_state"):
@@ -109,11 +115,14 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
 
 
 class Values(msgspec.Struct, frozen=True, kw_only=True, tag="values"):
-    """Parameters, or rows of them, in the order of the shard."""
+    """Parameters in the order of the shard, or rows of them by the parameter's index."""
 
     applied: int
     values: Any
-    rows: Any = None
+    changed: Any = None
+    """Those that differ from what was read last: their numbers, and their values."""
+    history: int = 0
+    """Which history of updates this is: after lost shards all begin another one."""
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, tag="state"):

@@ -75,6 +75,12 @@ def copy_into(parameter: Tensor, value: Tensor) -> None:
     )  # as if torch had written it: a graph that needs the old value says so
 
 
+def put_rows(parameter: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Writes some rows of a parameter, on whatever device it is."""
+    if len(rows):
+        parameter[rows.to(parameter.device)] = values.to(parameter.device)
+
+
 def check_gradient(gradient: Gradient, parameter: Tensor, name: str) -> None:
     """Refuses a gradient that does not fit its parameter, or is not finite."""
     if gradient is None:

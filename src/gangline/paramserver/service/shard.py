@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from gangline.paramserver.service.changes import RowChanges
 from gangline.paramserver.service.pushes import (
     Push,
     check_fit,
@@ -70,6 +71,8 @@ class Shard:
         self.number, self.indices = number, tuple(indices)
         self.applied = 0
         """The first entry that was not applied."""
+        self.history = 0
+        """Which one its updates belong to: a reset begins another one, with the same numbers."""
         self.names = tuple(names[i] if names else f"parameter {i}" for i in self.indices)
         self._compensation = compensation
         originals = [parameters[i] for i in self.indices]
@@ -77,7 +80,8 @@ class Shard:
         self._staged: dict[int, dict[int, Push]] = {}
         self._newest: dict[int, int] = {}
         self._gone: set[int] = set()
-        self._values: tuple[Tensor, ...] | None = None
+        self._values: list[Tensor | None] = [None] * len(self.indices)
+        self._changes = RowChanges([self.length(place) for place in range(len(self.indices))])
         self._pulled: dict[int, tuple[Tensor, ...]] = {}
         if compensation:
             self._pulled[_BEGINNING] = self.values()
@@ -134,9 +138,44 @@ class Shard:
 
     def values(self) -> tuple[Tensor, ...]:
         """Copies of its parameters, which nobody changes: all who pull one update share them."""
-        if self._values is None:
-            self._values = tuple(p.detach().clone() for p in self._updates.parameters)
-        return self._values
+        return tuple(self.value(place) for place in range(len(self.indices)))
+
+    def value(self, place: int) -> Tensor:
+        """One of `values`."""
+        value = self._values[place]
+        if value is None:
+            value = self._updates.parameters[place].detach().clone()
+            self._values[place] = value
+        return value
+
+    def length(self, place: int) -> int:
+        """How many rows one of its parameters has."""
+        parameter = self._updates.parameters[place]
+        return len(parameter) if parameter.dim() else 0
+
+    def row_bytes(self, place: int) -> int:
+        """Of one row of one of its parameters."""
+        parameter = self._updates.parameters[place]
+        return parameter.numel() * parameter.element_size() // max(1, self.length(place))
+
+    def changed_since(self, place: int, applied: int) -> Tensor | None:
+        """Which rows of one of its parameters so many updates did not have; None: all, perhaps."""
+        return self._changes.since(place, applied)
+
+    def changed_among(self, place: int, rows: Tensor, applied: Tensor) -> Tensor:
+        """Those of these rows that so many updates did not have, a number for each row."""
+        self.checked_rows(place, rows)
+        if applied.dtype != rows.dtype or applied.shape != rows.shape:
+            raise MismatchError(
+                f"{len(rows)} rows of {self.names[place]} are asked for, with numbers of updates of "
+                f"shape {tuple(applied.shape)}: each row has one"
+            )
+        return self._changes.among(place, rows, applied)
+
+    def checked_rows(self, place: int, rows: Tensor) -> Tensor:
+        """Rows that somebody names; a MismatchError where the parameter has none such."""
+        check_rows(rows, self._updates.parameters[place], self.names[place])
+        return rows
 
     def rows(self, index: int, rows: Tensor) -> Tensor:
         """Some rows of one parameter, by its index in the model."""
@@ -145,8 +184,7 @@ class Shard:
                 f"shard {self.number} does not hold parameter {index}, but {self.indices}"
             )
         place = self.indices.index(index)
-        check_rows(rows, self._updates.parameters[place], self.names[place])
-        return self._updates.parameters[place].detach()[rows]
+        return self._updates.parameters[place].detach()[self.checked_rows(place, rows)]
 
     def state(self) -> dict[int, dict[str, Any]]:
         """A copy of the optimizer's state of each parameter, by its index in the model."""
@@ -159,6 +197,7 @@ class Shard:
         """All that a replica needs to be the same shard."""
         return {
             "applied": self.applied,
+            "history": self.history,
             "values": list(self.values()),
             "state": self._updates.state(),
             "options": self._updates.options(),
@@ -173,9 +212,7 @@ class Shard:
 
     def load(self, exported: Mapping[str, Any]) -> None:
         """Becomes what another one has exported."""
-        self._updates.set_values(exported["values"])
-        self._values = None
-        self.applied = exported["applied"]
+        self._set(exported["values"], exported["applied"], exported["history"])
         self._newest, self._gone = dict(exported["newest"]), set(exported["gone"])
         self._pulled = {team: tuple(values) for team, values in exported["pulled"].items()}
         self._staged = {
@@ -184,22 +221,29 @@ class Shard:
         }
         self._updates.load(exported["state"], exported["options"])
 
-    def reset(self, values: Sequence[Tensor], applied: int) -> None:
+    def reset(self, values: Sequence[Tensor], applied: int, history: int) -> None:
         """Goes back to values that were pulled after `applied` updates; what was staged is void.
 
-        The optimizer keeps its state, since nobody has pulled that.
+        What comes is another history: it has the numbers of updates that are void now. The optimizer
+        keeps its state, since nobody has pulled that.
         """
         for value, parameter, name in zip(
             values, self._updates.parameters, self.names, strict=True
         ):
             check_fit(value, parameter, name)
-        self._updates.set_values(values)
-        self._values, self.applied = None, applied
+        self._set(values, applied, history)
         self._staged.clear()
         self._newest.clear()
         self._pulled = {_BEGINNING: self.values()} if self._compensation else {}
 
     # --- inside ------------------------------------------------------------------------------------
+
+    def _set(self, values: Sequence[Tensor], applied: int, history: int) -> None:
+        """Has other values; which rows differ from those before is not known."""
+        self._updates.set_values(values)
+        self._values = [None] * len(self.indices)
+        self.applied, self.history = applied, history
+        self._changes.begin_anew(applied)
 
     def _check(self, team: int, clock: int, push: Push) -> None:
         if team < 0 or clock < 0:
@@ -230,8 +274,14 @@ class Shard:
             (part.weight, self._compensated(part.team, push))
             for part, push in zip(entry.parts, pushes, strict=True)
         ]
-        self._values = None
-        self._updates.apply(parts, entry.staleness)
+        changed: Sequence[Tensor | None] = [None] * len(self.indices)  # where the update fails
+        try:
+            changed = self._updates.apply(parts, entry.staleness)
+        finally:
+            self._changes.note(entry.number + 1, changed)
+            for place, rows in enumerate(changed):
+                if rows is None or len(rows):
+                    self._values[place] = None
 
     def _staged_push(self, entry: Entry, part: Part) -> Push:
         push = self._staged.get(part.team, {}).get(part.clock)

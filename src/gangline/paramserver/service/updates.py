@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["gradients", "differences"]
 Rate = Literal["plain", "staleness"]
+_NOTHING = torch.empty(0, dtype=torch.int64)
 
 
 class Updates:
@@ -49,17 +50,25 @@ class Updates:
         if self._optimizer is not None:
             optimizers.check_options(self._optimizer, self._groups, options)
 
-    def apply(self, parts: Sequence[tuple[float, Push]], staleness: int) -> None:
-        """One update by the weighted sum of what was pushed, with the options of the last one."""
+    def apply(self, parts: Sequence[tuple[float, Push]], staleness: int) -> list[Tensor | None]:
+        """One update by the weighted sum of what was pushed, with the options of the last one.
+
+        Returns which rows of each parameter it has changed, at most; None: all.
+        """
         sums = [
             weighted_sum([(weight, push.gradients[place]) for weight, push in parts], parameter)
             for place, parameter in enumerate(self.parameters)
         ]
         if self._optimizer is None:
             self._add(sums)
-        elif parts:
-            optimizers.set_options(self._optimizer, self._groups, parts[-1][1].options)
-            self._step(self._optimizer, sums, staleness)
+            return [_rows_of(total) for total in sums]
+        if not parts:
+            return [_NOTHING] * len(sums)
+        optimizers.set_options(self._optimizer, self._groups, parts[-1][1].options)
+        self._step(self._optimizer, sums, staleness)
+        by_rows = _takers(self._optimizer)
+        changes = zip(self.parameters, sums, strict=True)
+        return [_rows_of(total) if by_rows[id(p)] else None for p, total in changes]
 
     def set_values(self, values: Sequence[Tensor]) -> None:
         """Other values, of the same shapes."""
@@ -106,11 +115,7 @@ class Updates:
                 parameter.grad = None
 
     def _set_gradients(self, optimizer: Optimizer, sums: Sequence[Gradient]) -> None:
-        by_rows = {
-            id(p): optimizers.takes_sparse(optimizer, group)
-            for group in optimizer.param_groups
-            for p in group["params"]
-        }
+        by_rows = _takers(optimizer)
         for parameter, total in zip(self.parameters, sums, strict=True):
             if total is None:
                 continue
@@ -125,6 +130,22 @@ class Updates:
                     parameter.index_add_(0, total.indices, total.values)
                 elif total is not None:
                     parameter.add_(total)
+
+
+def _takers(optimizer: Optimizer) -> dict[int, bool]:
+    """Whether each parameter is updated by rows, where its gradient has rows, and else left alone."""
+    return {
+        id(p): optimizers.takes_sparse(optimizer, group)
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+
+
+def _rows_of(total: Gradient) -> Tensor | None:
+    """The rows that this adds to; None: all."""
+    if total is None:
+        return _NOTHING
+    return total.indices if isinstance(total, Rows) else None
 
 
 def _copy_of(parameter: Tensor) -> Tensor:

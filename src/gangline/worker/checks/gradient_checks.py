@@ -43,8 +43,9 @@ def check_gradient(slot: Slot, *, takes_rows: bool = False) -> None:
     if gradient.layout != torch.strided and not takes_rows:
         raise UnsupportedError(
             f"the gradient of parameter {slot.name!r} is sparse; use sparse=False in its layer, or "
-            "leave that model out of prepare(). By its rows it travels where parameter servers update "
-            "(sync='asp') and each group is one worker"
+            "leave that model out of prepare(). By its rows it travels where there are parameter "
+            "servers (sync='asp'); in groups of several workers, if an nn.Embedding or nn.EmbeddingBag "
+            "has it"
         )
     if gradient.requires_grad:
         raise UnsupportedError(

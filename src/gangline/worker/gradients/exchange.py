@@ -44,6 +44,7 @@ from gangline.worker.checks.gradient_checks import (
     unseen,
 )
 from gangline.worker.checks.scrutiny import UNSAID
+from gangline.worker.gradients import tables
 from gangline.worker.gradients.agreement import (
     Agreed,
     PassSection,
@@ -472,32 +473,38 @@ class Gradients:
             return
         unit.allocate()
         for slot in fresh:
-            check_gradient(slot, takes_rows=self.takes_rows())
-            self._note_rows(slot)
+            check_gradient(slot, takes_rows=self._takes_rows_of(slot))
         weight = self._resolved_weight()
+        whole = self._collect_rows(fresh, weight)
         if weight == 0:  # a ghost's gradient may be anything, and 0 * inf is not 0
-            for slot in fresh:
+            for slot in whole:
                 if not self._is_kept(slot):
                     slot.place.zero_()
         else:
-            self._add([slot for slot in fresh if self._is_kept(slot)], weight)
-            self._put([slot for slot in fresh if not self._is_kept(slot)], weight)
+            self._add([slot for slot in whole if self._is_kept(slot)], weight)
+            self._put([slot for slot in whole if not self._is_kept(slot)], weight)
         for slot in fresh:
             slot.content = Content.LOCAL
             slot.parameter.grad = slot.view
 
-    def _note_rows(self, slot: Slot) -> None:
-        """A sparse gradient becomes a whole one, of which it is known which rows count."""
-        gradient, before = slot.gradient, slot.rows
-        slot.rows = None
-        if gradient.layout == torch.strided:
-            return
-        whole, is_kept = gradient.coalesce(), self._is_kept(slot)
-        if whole.sparse_dim() == 1 and not is_kept:
-            slot.rows = whole.indices()[0]
-        elif whole.sparse_dim() == 1 and before is not None:
-            slot.rows = torch.unique(torch.cat([before, whole.indices()[0]]))
-        slot.parameter.grad = whole.to_dense()
+    def _takes_rows_of(self, slot: Slot) -> bool:
+        """Whether its gradient may be sparse; in a group all must know beforehand that it may be."""
+        return self.takes_rows() and (slot.is_table or self._communicator.group.size == 1)
+
+    def _collect_rows(self, fresh: list[Slot], weight: float) -> list[Slot]:
+        """Moves those of the fresh gradients that are sparse; returns the others."""
+        whole = []
+        for slot in fresh:
+            if not tables.is_by_rows(slot.gradient):
+                slot.rows = None
+                if slot.gradient.layout != torch.strided:
+                    slot.parameter.grad = slot.gradient.to_dense()
+                whole.append(slot)
+                continue
+            is_kept = self._is_kept(slot)
+            self._is_mixed |= is_kept and slot.content is Content.GLOBAL
+            tables.collect(slot, weight, is_kept=is_kept)
+        return whole
 
     def rows(self) -> dict[int, torch.Tensor]:
         """Which rows of sparse gradients count, by the ids of their parameters."""
@@ -560,9 +567,15 @@ class Gradients:
         rank = self._communicator.group.rank
         for slot in unit.slots:
             if slot.content is Content.EMPTY or (slot.content is Content.GLOBAL and rank != 0):
-                slot.place.zero_()
+                if slot.is_table:
+                    tables.clear(slot)
+                else:
+                    slot.place.zero_()
             elif slot.content is Content.GLOBAL:
                 self._is_mixed = True
+        if unit.table is not None:
+            self._squares.append(tables.square(unit.table))
+            return
         # One pass over memory that is still in the cache; half precision would overflow.
         if flat.itemsize < 4:
             self._squares.append(torch.linalg.vector_norm(flat, dtype=torch.float32).square_())
@@ -593,8 +606,12 @@ class Gradients:
         if spans is not None and unit is not None:
             noted = spans.of(unit.index, ready_s=spans.now_s())
 
+        table = unit.table if unit is not None and self.takes_rows() else None
+        if unit is not None and table is None:
+            for slot in unit.slots:
+                slot.rows = None  # the sum may be anything
         coming = self._coming
-        coming.append((flat, ready))
+        coming.append((flat, ready if table is None else None))
 
         def exchange(group: Group) -> None:
             for index in range(min(2, len(coming))):  # the next one comes while this is exchanged
@@ -605,6 +622,8 @@ class Gradients:
             with noted, self._streams.after(ready, flat.device):
                 if unit is None:
                     group.all_reduce(flat, header)
+                elif table is not None:
+                    tables.sum_rows(group, table, header)
                 else:
                     all_reduce_unit(group, flat, header, unit=unit.index)
 
@@ -647,7 +666,7 @@ class Gradients:
             unit.allocate()
             assert slot.view is not None
             slot.view.copy_(gradient.detach())
-            slot.content = Content.GLOBAL
+            slot.content, slot.rows = Content.GLOBAL, None
         elif slot.content is Content.EMPTY:
             slot.content = Content.GLOBAL
         slot.parameter.grad = None

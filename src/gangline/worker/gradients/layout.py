@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gangline.spec.errors import UnsupportedError
+from gangline.worker.gradients.tables import tables_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -61,7 +62,10 @@ class Slot:
     fired: bool = False
     """Whether the current backward pass has produced its gradient."""
     rows: Tensor | None = None
-    """Of a gradient that was sparse: the rows that it has, in rising order. None: it has all."""
+    """Of a gradient that was sparse: the rows that it has, in rising order; the place is zero in all
+    others. None: it has all."""
+    is_table: bool = False
+    """Whether its layer asks for sparse gradients."""
     is_large: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +95,11 @@ class Unit:
     slots: list[Slot] = field(default_factory=list)
     length: int = 0
     flat: Tensor | None = None
+
+    @property
+    def table(self) -> Slot | None:
+        """The table that it holds, which is alone in it."""
+        return self.slots[0] if self.slots[0].is_table else None
 
     @property
     def small_slots(self) -> list[Slot]:
@@ -142,12 +151,17 @@ def build_layout(
     units: list[Unit] = []
     open_units: dict[tuple[int, torch.dtype, torch.device, bool], Unit] = {}
     signature = []
+    tables = tables_in(models)
     for owner, name, parameter in reversed(parameters):
         _check_dense(name, parameter)
         signature.append(
             f"{name} {tuple(parameter.shape)} {parameter.dtype} {parameter.stride()} "
             f"{'trainable' if parameter.requires_grad else 'frozen'}"
+            f"{' by rows' if id(parameter) in tables else ''}"
         )
+        if id(parameter) in tables:
+            units.append(_unit_of_table(len(units), name, parameter))
+            continue
         key = (owner, parameter.dtype, parameter.device, parameter.requires_grad)
         unit = open_units.get(key)
         if unit is None or _is_full(unit, parameter, unit_bytes):
@@ -157,6 +171,11 @@ def build_layout(
         unit.slots.append(Slot(name, parameter, unit.length))
         unit.length += parameter.numel()
     return Layout(tuple(units), tuple(signature))
+
+
+def _unit_of_table(index: int, name: str, parameter: nn.Parameter) -> Unit:
+    slot = Slot(name, parameter, 0, is_table=True)
+    return Unit(index, parameter.dtype, parameter.device, [slot], parameter.numel())
 
 
 def _is_full(unit: Unit, following: nn.Parameter, unit_bytes: int) -> bool:

@@ -14,6 +14,7 @@ from gangline.spec.event import (
     GradientTooLarge,
     LinkMeasured,
     PacingMeasured,
+    ServersUsed,
     StepDone,
     UnitsExchanged,
     ViewAdopted,
@@ -22,6 +23,7 @@ from gangline.worker.session import Session, now
 
 if TYPE_CHECKING:
     from gangline.emulation.pacing import Pacer
+    from gangline.paramserver.service.traffic import Moved
     from gangline.worker.checks.scrutiny import Wrong
     from gangline.worker.gradients.spans import UnitSpans
     from gangline.worker.groups.views import Adoption
@@ -149,6 +151,22 @@ def tell_epoch(session: Session, epoch: int, *, step: int, samples: int, team: i
             epoch=epoch,
             step=step,
             samples=samples,
+            team=team,
+        )
+    )
+
+
+def tell_servers(session: Session, epoch: int, moved: Moved, *, team: int) -> None:
+    """What this worker has moved to and from parameter servers in an epoch."""
+    session.record(
+        ServersUsed(
+            t=now(),
+            worker=session.place.worker,
+            epoch=epoch,
+            pushed_bytes=moved.pushed,
+            pulled_bytes=moved.pulled,
+            num_pulls=moved.num_pulls,
+            num_fetches=moved.num_fetches,
             team=team,
         )
     )

@@ -37,7 +37,7 @@ class AheadUpdates(ServedUpdates):
         self._arrived: list[Tensor] = []
         """Where pulls are written to; the loop computes with the parameters meanwhile."""
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="gangline-ahead")
-        self._under_way: Future[None] | None = None
+        self._under_way: Future[Any] | None = None
 
     def _pulled_into(self) -> list[Tensor]:
         self._arrived = copies_of(self._parameters)

@@ -45,8 +45,9 @@ class Hosting:
         pulled: Sequence[Tensor],
         optimizer: Optimizer,
         names: Sequence[str],
+        lazy: Sequence[int] = (),
     ) -> None:
-        """`pulled` is where pulls are written to."""
+        """`pulled` is where pulls are written to; of those in `lazy`, hot rows only."""
         self._line = line
         self._worker = worker
         self._service = service
@@ -63,6 +64,7 @@ class Hosting:
             optimizer=optimizer,
             host=self._host,
             keeps_pulled=True,
+            lazy=lazy,
         )
         """For the training loop, which calls it by `ask`."""
         self._asking = threading.Lock()

@@ -19,13 +19,15 @@ from gangline.spec.serving import WORKER
 from gangline.worker.sync.served.hosting import Hosting
 from gangline.worker.sync.served.links import ServerLinks
 from gangline.worker.sync.served.scaling import unscale
+from gangline.worker.sync.served.sharing import Sharing
+from gangline.worker.sync.served.touched import LocalChanges, by_rows, sparse_gradients
+from gangline.worker.telling.reports import tell_servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
-    from gangline.collectives import Group
     from gangline.paramserver.service.client import ServiceClient
     from gangline.paramserver.service.optimizers import Options
     from gangline.spec.serving import Entry, Service, Serving
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from gangline.worker.line.client import ControlClient
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
+    from gangline.worker.sync.served.touched import Changed
 
 T = TypeVar("T")
 
@@ -79,8 +82,9 @@ class ServedUpdates:
         self._steps = 0
         self._turn_s = 0.0
         """How long turns were waited for in the present update."""
-        self._base: list[Tensor] = []
-        """Where the worker updates by itself: the parameters without what it has yet to push."""
+        self._local = LocalChanges(self._parameters)
+        """Where the worker updates by itself: what it has yet to push."""
+        self._sharing = Sharing(session, self._parameters)
 
     @property
     def is_leader(self) -> bool:
@@ -98,7 +102,7 @@ class ServedUpdates:
         self._line.post.forget_turn(epoch, self._team, END)
         self._state = None
         if self._service.update == WORKER:
-            self._base = copies_of(self._parameters)
+            self._local.begin()
         else:
             self._optimizer.state.clear()  # it is the servers'
         if self.is_leader:
@@ -126,6 +130,7 @@ class ServedUpdates:
             pulled=self._pulled_into(),
             optimizer=self._optimizer,
             names=self._names,
+            lazy=self._lazy(),
         )
         hosting.begin(serving)
         self._hosting = hosting
@@ -134,6 +139,10 @@ class ServedUpdates:
         """The tensors that pulls are written to; they have the parameters' values now."""
         return self._parameters
 
+    def _lazy(self) -> Sequence[int]:
+        """The parameters of which pulls bring hot rows only."""
+        return ()
+
     def flush(self, *, epoch: int, stop: int) -> None:
         """The epoch is over for this team: what it has not pushed yet is pushed."""
         if self._pushed_stop >= stop:
@@ -141,7 +150,7 @@ class ServedUpdates:
         if self._service.update != WORKER:  # its last steps were skipped
             none = [None] * len(self._parameters)
             self._push(none, epoch=epoch, stop=stop, skipped=stop - self._pushed_stop)
-        elif self._base:
+        elif self._local.base:
             self._push_changes(epoch=epoch, stop=stop)
 
     def settle(self, epoch: int, *, takes_state: bool) -> list[Tensor]:
@@ -154,6 +163,8 @@ class ServedUpdates:
         turn = self._line.wait_post(
             lambda: post.turn(epoch, self._team, END), "the end of the epoch"
         )
+        # Everything, whatever the loop has done to the parameters: all are alike here.
+        self._hosted.client.spoil()
         self._go_on(turn if self.is_leader else None, pulls=True)
         if (takes_state or turn.takes_state) and self._service.update != WORKER:
             self._state, _ = self._served(lambda client: client.pull_state())
@@ -169,12 +180,18 @@ class ServedUpdates:
         if self._state is not None:
             load_state(self._optimizer, self._parameters, self._state)
 
+    def tell(self, epoch: int) -> None:
+        """Says what was moved to and from the servers in the epoch that is over."""
+        if self._hosting is not None:
+            moved = self._hosting.client.traffic.take()
+            tell_servers(self._session, epoch, moved, team=self._team)
+
     # --- updates -----------------------------------------------------------------------------------
 
     @property
     def takes_rows(self) -> bool:
-        """Whether sparse gradients can be pushed by their rows: nobody else's are added to them."""
-        return self._service.update != WORKER and self._session.group.size == 1
+        """Sparse gradients are pushed by their rows."""
+        return True
 
     def update(
         self,
@@ -191,7 +208,7 @@ class ServedUpdates:
         """
         self._turn_s = 0.0
         if self._service.update == WORKER:
-            self._step(step, epoch=epoch, stop=stop)
+            self._step(step, rows, epoch=epoch, stop=stop)
         elif unscale(self._optimizer):
             skipped = self._skipped(stop, samples)
             self._push(self._gradients(rows), epoch=epoch, stop=stop, skipped=skipped)
@@ -202,31 +219,37 @@ class ServedUpdates:
         return max(0, stop - self._pushed_stop - samples)
 
     def _gradients(self, rows: Mapping[int, Tensor]) -> list[Tensor | None]:
-        return [_by_rows(p.grad, rows.get(id(p))) for p in self._parameters]
+        return [by_rows(p.grad, rows.get(id(p))) for p in self._parameters]
 
-    def _step(self, step: Callable[[], None], *, epoch: int, stop: int) -> None:
+    def _step(
+        self, step: Callable[[], None], rows: Mapping[int, Tensor], *, epoch: int, stop: int
+    ) -> None:
         """Updates here, and pushes and pulls now and then."""
-        step()
+        with sparse_gradients(self._optimizer, rows) as changed:
+            step()
+        self._note_own(changed)
+        self._local.note(changed)
         self._steps += 1
         if self._steps % self._service.push == 0:
             self._push_changes(epoch=epoch, stop=stop)
         elif self._steps % self._service.fetch == 0:
-            own = [p.detach() - b for p, b in zip(self._parameters, self._base, strict=True)]
+            own, written = self._local.differences(), {}
             if self.is_leader:
-                self._fetch()
-            if self._session.group.size > 1:
-                self._share()
-            self._base = copies_of(self._parameters)
-            for parameter, change in zip(self._parameters, own, strict=True):
-                parameter.data.add_(change)
+                written = self._fetch()
+            self._local.rebase(self._share(written))
+            self._local.add(own)
+            self._note_own(self._local.changed)
+
+    def _note_own(self, changed: Changed) -> None:
+        """This worker has changed these rows itself, as all members of its team do."""
+        self._sharing.note(changed)
+        for index, rows in changed.items():
+            self._hosted.client.note_own(index, rows)
 
     def _push_changes(self, *, epoch: int, stop: int) -> None:
-        changes: list[Tensor | None] = [
-            p.detach() - b for p, b in zip(self._parameters, self._base, strict=True)
-        ]
         is_fetched = self._steps % self._service.fetch == 0
-        self._push(changes, epoch=epoch, stop=stop, pulls=is_fetched)
-        self._base = copies_of(self._parameters)
+        changes = self._local.differences()
+        self._local.rebase(self._push(changes, epoch=epoch, stop=stop, pulls=is_fetched))
 
     def _push(
         self,
@@ -237,14 +260,16 @@ class ServedUpdates:
         skipped: int = 0,
         pulls: bool = True,
         options: Sequence[Options] | None = None,
-    ) -> None:
+    ) -> Changed:
+        """Pushes, waits for a turn, and pulls; returns what that has written."""
         turn = None
         if self.is_leader:
             clock = self._own_clock(epoch)
             _, number = self._served(lambda client: client.push(clock, gradients, options))
             turn = self._say(clock, stop=stop, skipped=skipped, serving=number)
-        self._go_on(turn, pulls=pulls)
+        written = self._go_on(turn, pulls=pulls)
         self._pushed_stop = stop
+        return written
 
     def _own_clock(self, epoch: int) -> int:
         """The clock of the update that is pushed now: that of the last turn."""
@@ -265,7 +290,7 @@ class ServedUpdates:
                 start=self._pushed_stop,
                 stop=self._pushed_stop,
                 known=self._told_upto(),
-                read=self._was_read,
+                read=self._rewound(self._was_read),
                 serving=self._hosting.number,
             )
         )
@@ -282,7 +307,7 @@ class ServedUpdates:
                 stop=stop,
                 skipped=skipped,
                 known=self._told_upto(),
-                read=self._was_read,
+                read=self._rewound(self._was_read),
                 serving=serving,
             )
         )
@@ -294,14 +319,17 @@ class ServedUpdates:
         self._turn_s += time.perf_counter() - began_s
         return turn
 
-    def _go_on(self, turn: Turn | None, *, pulls: bool) -> None:
-        """Takes the parameters and the number of the next clock, with the whole team."""
+    def _go_on(self, turn: Turn | None, *, pulls: bool) -> Changed:
+        """Takes the parameters and the number of the next clock, with the whole team.
+
+        Returns which rows of the parameters it has written.
+        """
+        written: Changed = {}
         if turn is not None:
             if pulls:
-                self._read(turn)
+                written = self._read(turn)
             self._clock = turn.clock
-        if self._session.group.size > 1:
-            self._share()
+        return self._share(written)
 
     @property
     def _has_log(self) -> bool:
@@ -310,19 +338,26 @@ class ServedUpdates:
 
     def _told_upto(self) -> int:
         """From which entry on the coordinator is to tell: who leads anew hears some once more."""
-        return self._known if self._has_log else max(0, self._known - LAG)
+        known = self._rewound(self._known)
+        return known if self._has_log else max(0, known - LAG)
 
-    def _fetch(self) -> None:
+    def _rewound(self, number: int) -> int:
+        """An entry's number, or the first void one: what this worker has read may have been lost."""
+        rebuilt, applied = self._hosted.rebuilt
+        return min(number, applied) if 0 <= self._pulled_from < rebuilt else number
+
+    def _fetch(self) -> Changed:
         """Pulls what is there, without waiting for a turn."""
 
         def pull(client: ServiceClient) -> int:
-            client.pull(*(self._wanted(self._known) if self._has_log else (0, ())))
+            client.pull(*self._wanted_now())
             return min(client.pulled_at, default=0)
 
         self._was_read, _ = self._served(pull)
+        return self._hosted.client.written
 
-    def _read(self, turn: Turn) -> None:
-        """Pulls what the team has a turn for."""
+    def _read(self, turn: Turn) -> Changed:
+        """Pulls what the team has a turn for; returns what that has written."""
         if not self._has_log:
             self._log = []
         self._log += [(entry, turn.serving) for entry in turn.entries]
@@ -334,6 +369,13 @@ class ServedUpdates:
             return upto, min(client.pulled_at, default=upto)
 
         (self._known, self._was_read), self._pulled_from = self._served(pull)
+        return self._hosted.client.written
+
+    def _wanted_now(self) -> tuple[int, tuple[Entry, ...]]:
+        """The same without a turn: as far as this worker knows, or whatever is there."""
+        if not self._has_log:
+            return 0, ()
+        return self._wanted(self._known, serving=self._pulled_from)
 
     def _wanted(self, upto: int, *, serving: int | None = None) -> tuple[int, tuple[Entry, ...]]:
         """Up to where to pull, and the entries that the servers may not know.
@@ -354,19 +396,24 @@ class ServedUpdates:
         first = self._known if is_same else 0
         return upto, tuple(entry for entry, _ in self._log if first <= entry.number < upto)
 
-    def _share(self) -> None:
-        """The leader's parameters become the team's."""
-        flat = _flat(self._parameters)
-        numbers = torch.tensor([self._clock, self._known, self._was_read], dtype=torch.int64)
+    def _share(self, written: Changed) -> Changed:
+        """The leader's parameters become the team's; returns what was written in all of them."""
+        if not self._sharing.is_needed:
+            return written
+        self._sharing.note(written)
+        numbers = (self._clock, self._known, self._was_read)
+        try:
+            (self._clock, self._known, self._was_read), shared = self._sharing.share(numbers)
+        except BaseException:
+            self._hosted.client.spoil()  # the batch is done again, from what was before
+            raise
+        return shared
 
-        def give(group: Group) -> None:
-            group.broadcast(numbers, 0)
-            for tensor in flat.values():
-                group.broadcast(tensor, 0)
-
-        self._session.communicator.call(give)
-        self._clock, self._known, self._was_read = (int(one) for one in numbers)
-        _spread(flat, self._parameters)
+    @property
+    def _hosted(self) -> Hosting:
+        """Who holds the parameters: known since the first epoch began."""
+        assert self._hosting is not None
+        return self._hosting
 
     def _served(self, ask: Callable[[ServiceClient], T]) -> tuple[T, int]:
         """Asks the servers; where one is lost, again when others are in its place.
@@ -404,7 +451,7 @@ class ServedUpdates:
             "read": self._was_read,
             "pushed": self._pushed_stop,
             "steps": self._steps,
-            "base": self._base,
+            "base": self._local.base,
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -413,7 +460,9 @@ class ServedUpdates:
         self._epoch, self._clock = state["epoch"], state["clock"]
         self._known, self._pushed_stop = state["known"], state["pushed"]
         self._was_read = state["read"]
-        self._steps, self._base, self._pulled_from = state["steps"], state["base"], -1
+        self._steps, self._pulled_from = state["steps"], -1
+        self._local.begin(state["base"])
+        self._hosted.client.spoil()
 
     def close(self) -> None:
         """Serves and asks no more."""
@@ -443,32 +492,6 @@ def _names_of(prepared: Prepared, parameters: Sequence[Tensor]) -> list[str]:
     return [names.get(id(p), f"parameter {number}") for number, p in enumerate(parameters)]
 
 
-def _by_rows(gradient: Tensor | None, rows: Tensor | None) -> Tensor | None:
-    """The gradient as a sparse one, where only these rows of it count."""
-    if gradient is None or rows is None:
-        return gradient
-    return torch.sparse_coo_tensor(
-        rows[None], gradient[rows], gradient.shape, is_coalesced=True, check_invariants=False
-    )
-
-
 def copies_of(parameters: Sequence[Tensor]) -> list[Tensor]:
     """The values as they are now."""
     return [p.detach().clone() for p in parameters]
-
-
-def _flat(parameters: Sequence[Tensor]) -> dict[torch.dtype, Tensor]:
-    """The parameters as one vector of each type."""
-    kinds = {p.dtype for p in parameters}
-    return {
-        kind: torch.cat([p.detach().reshape(-1) for p in parameters if p.dtype == kind])
-        for kind in sorted(kinds, key=str)
-    }
-
-
-def _spread(flat: dict[torch.dtype, Tensor], parameters: Sequence[Tensor]) -> None:
-    places = dict.fromkeys(flat, 0)
-    for p in parameters:
-        start = places[p.dtype]
-        p.data.copy_(flat[p.dtype][start : start + p.numel()].view_as(p))
-        places[p.dtype] = start + p.numel()

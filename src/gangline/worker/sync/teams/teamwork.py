@@ -18,8 +18,10 @@ from gangline.protocol.messages import (
 )
 from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease, TeamOrder
+from gangline.spec.serving import ONDEMAND
 from gangline.spec.sync import LOCAL, parse_sync
 from gangline.worker.sync.served.ahead import AheadUpdates
+from gangline.worker.sync.served.ondemand import OnDemandUpdates
 from gangline.worker.sync.served.updates import ServedUpdates
 from gangline.worker.sync.teams.merging import Merging
 
@@ -27,12 +29,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gangline.spec.position import Position
+    from gangline.spec.serving import Service
     from gangline.spec.sync import Sync
     from gangline.spec.view import View
     from gangline.worker.gradients.agreement import RoundSection
     from gangline.worker.line.client import ControlClient
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
+
+
+def _kind_of(service: Service) -> type[ServedUpdates]:
+    """Who makes the updates that are asked for."""
+    if service.ahead:
+        return AheadUpdates
+    return OnDemandUpdates if service.rows == ONDEMAND else ServedUpdates
 
 
 class Teamwork:
@@ -76,8 +86,7 @@ class Teamwork:
         self._former, self.served = self.served, None
         service = self.sync.service
         if service is not None:
-            make = AheadUpdates if service.ahead else ServedUpdates
-            self.served = make(self._session, self._prepared, service, self._view)
+            self.served = _kind_of(service)(self._session, self._prepared, service, self._view)
 
     # --- samples ---------------------------------------------------------------------------------
 
@@ -172,6 +181,7 @@ class Teamwork:
                 self._close_former()
                 if self.served is not None:
                     self.served.hand_back()
+                    self.served.tell(mark[0])
                 return found
             assert isinstance(found, RoundOpened)
             settled = None
