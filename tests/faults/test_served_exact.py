@@ -179,7 +179,6 @@ def double() -> Any:
             ("asp(servers=2, rate=staleness, compensation=0.5)", "served_adam"),
             ("ssp(1, servers=2)", UNEVEN),
             ("asp", "rows_adam"),
-            ("asp", "mixed_sgd"),
         ],
     ),
 )

@@ -52,7 +52,7 @@ def _reads(folder: Path) -> dict[Any, Any]:
             for loop in (*TABLES, *MIXED)
             if mode != "ssp(1, servers=2)" or loop in MIXED
         ],
-        quick=[("bsp", "rows_adam"), ("ssp(1, servers=2)", "mixed_sgd")],
+        quick=[("ssp(1, servers=2)", "mixed_sgd")],
     ),
 )
 def test_pairs_compute_what_one_process_makes_of_the_same_updates(
@@ -142,16 +142,10 @@ def test_rows_count_once_though_their_server_is_killed(
     assert_replayed(replay, _updates(outcome), state)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["forward", "exchange", "update"])
 @pytest.mark.parametrize(
-    ("mode", "where"),
-    quick_of(
-        [
-            (mode, where)
-            for mode in ("asp(replicas=0)", "bsp(replicas=0, servers=2)", "ssp(1, replicas=0)")
-            for where in ("forward", "exchange", "update")
-        ],
-        quick=[("asp(replicas=0)", "update")],
-    ),
+    "mode", ["asp(replicas=0)", "bsp(replicas=0, servers=2)", "ssp(1, replicas=0)"]
 )
 def test_a_table_that_is_lost_is_rebuilt_from_the_rows_that_were_pulled(
     tmp_path: Path, mode: str, where: str
@@ -161,18 +155,10 @@ def test_a_table_that_is_lost_is_rebuilt_from_the_rows_that_were_pulled(
     assert_sound(outcome, setup, killed=(0,))
 
 
-@pytest.mark.parametrize(
-    ("mode", "worker", "where"),
-    quick_of(
-        [
-            (mode, worker, where)
-            for mode in ("asp", "bsp", "asp(update=worker, push=2)", "asp(replicas=0)")
-            for worker in (0, 1, 2)
-            for where in ("forward", "exchange", "update", "between")
-        ],
-        quick=[("asp", 2, "exchange")],
-    ),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["forward", "exchange", "update", "between"])
+@pytest.mark.parametrize("worker", [0, 1, 2])
+@pytest.mark.parametrize("mode", ["asp", "bsp", "asp(update=worker, push=2)", "asp(replicas=0)"])
 def test_a_pair_with_a_table_goes_on_without_a_member(
     tmp_path: Path, mode: str, worker: int, where: str
 ) -> None:
@@ -237,6 +223,7 @@ def test_all_have_the_whole_table_at_the_end_of_an_epoch(
             assert torch.equal(first["table", epoch], other["table", epoch])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loop", "workers", "message"),
     [

@@ -57,6 +57,8 @@ class OnDemandUpdates(ServedUpdates):
         """Whether an epoch is under way: at its end all rows are there."""
         self._failure: ExchangeError | None = None
         """Why rows could not be had: the step that needs them counts nothing."""
+        self._used: dict[int, list[Tensor]] = {index: [] for index in self._tables}
+        """Which rows of each table its layers were asked for since the last pull."""
 
     def _lazy(self) -> Sequence[int]:
         return self._tables
@@ -78,6 +80,8 @@ class OnDemandUpdates(ServedUpdates):
             return
         rows = torch.unique(given.detach().reshape(-1).to("cpu", torch.int64))
         is_there = (rows >= 0) & (rows < len(self._parameters[index]))  # torch refuses the others
+        if torch.is_grad_enabled():
+            self._used[index].append(rows[is_there])
         try:
             self._fetch_rows(index, rows[is_there])
         except ExchangeError as error:
@@ -121,8 +125,9 @@ class OnDemandUpdates(ServedUpdates):
         parameter = self._parameters[index]
         if parameter.grad is None:
             return
-        found = rows.get(id(parameter))
-        if found is None or len(self._hosted.client.lacks(index, found.cpu())):
+        found, used = rows.get(id(parameter)), [torch.empty(0, dtype=torch.int64)]
+        used += self._used[index]
+        if found is None or not bool(torch.isin(found.cpu(), torch.cat(used)).all()):
             raise UnsupportedError(
                 f"sync={str(self._service)!r}: rows of {self._names[index]} were read in another way "
                 "than by calling its layer, and may lack updates: call the nn.Embedding or "
@@ -131,6 +136,8 @@ class OnDemandUpdates(ServedUpdates):
 
     def _read(self, turn: Turn) -> Changed:
         self._failure = None
+        for used in self._used.values():
+            used.clear()
         return super()._read(turn)
 
     def close(self) -> None:
