@@ -86,6 +86,7 @@ def prepare(
     resume: bool | None = None,
     sync: str | None = None,
     non_finite: str | None = None,
+    data: str | None = None,
 ) -> Any:
     """Makes models, optimizers and a DataLoader take part in the job; returns them in the same order.
 
@@ -118,6 +119,10 @@ def prepare(
       proportion: "keep" sums it, as one process would (and a GradScaler expects); "evict" ends that
       worker with a GradientError, and the others do the batch without it. Either way an event names
       the worker. Default: what `gangline run --non-finite` says, or else "keep".
+    - `data`: "shared" if all workers read the same data set, "worker" if each worker's loader has its
+      own, which nobody else can read. Then an epoch is one pass of every worker over its own data, in
+      batches of its own loader's size, and a `sync` other than "full" is needed. Default: what
+      `gangline run --data` says, or else "shared".
     """
     session = _job.opened()
     if _job.training is not None:
@@ -142,6 +147,7 @@ def prepare(
         resume=resume,
         sync=None if sync is None else parse_sync(sync),
         non_finite=non_finite,
+        data=data,
     )
     training, prepared = set_up(session, objects, options)
     _job.training = training

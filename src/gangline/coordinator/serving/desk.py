@@ -92,6 +92,10 @@ class ServingDesk:
         places = self._serving.shards
         return frozenset({one.primary for one in places} | {one.replica for one in places})
 
+    def set_global_batch(self, samples: int) -> None:
+        """A push counts as much as its samples are of these."""
+        self._sequence.global_batch = samples
+
     def awaited(self) -> tuple[int, ...]:
         """The teams that others wait for."""
         return self._sequence.slowest()
