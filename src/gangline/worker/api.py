@@ -11,10 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from gangline.paramserver.functional.company import provide
 from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.spec.event import GoalSet
 from gangline.spec.sync import parse_sync
 from gangline.worker.checkpoint.writer import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
+from gangline.worker.colleagues import JobCompany
 from gangline.worker.devices import own_device
 from gangline.worker.ending import HAS_LEFT, explain_size, is_out_of_batches
 from gangline.worker.gradients import backward
@@ -64,6 +66,7 @@ def init(
             transport=transport, run_dir=run_dir, timeout_s=timeout_s, wire=wire
         )
         _job.session.watch_utilisation()
+        provide(lambda: JobCompany(_job))
         saving.watch_saves()
         atexit.register(_end)
 
