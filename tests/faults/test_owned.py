@@ -11,7 +11,7 @@ import test_served_exact
 import test_teams_exact
 import torch
 from elastic_bodies import Setup, mlp
-from elastic_jobs import TOLERANCE, assert_replays, kill, run_with
+from elastic_jobs import TOLERANCE, assert_replays, hang, kill, run_with
 from torch.utils.data import DataLoader, TensorDataset
 
 from cases import quick_of
@@ -136,6 +136,26 @@ def test_the_samples_of_a_killed_worker_are_gone_with_it(tmp_path: Path, mode: s
     assert all(one.stop <= 49 for one in late)
     first, other = (outcome.results[worker]["state"] for worker in (0, 1))
     assert all(torch.equal(first[f"0.{name}"], other[f"0.{name}"]) for name in mlp().state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["bsp", "asp", "local(2)"])
+def test_who_comes_back_goes_on_with_its_own(tmp_path: Path, mode: str) -> None:
+    """A worker hangs for longer than the others have patience, and is given up meanwhile."""
+    loop = "served_sgd" if parse_sync(mode).service else "plain"
+    lengths, batches = (150, 120, 110), (5, 4, 3)
+    setup = varied(loop=loop, samples=380, lengths=lengths, batches=batches, epochs=4, think_s=0.05)
+    faults = [hang(1, 4, "forward", 3.5)]
+    outcome = run_with(tmp_path, setup, faults, sync=parse_sync(mode))
+    assert outcome.exit_codes == [0] * 3, outcome.outputs
+    (gone,) = outcome.of_kind(SamplesGone)
+    assert (gone.worker, gone.start, gone.stop) == (1, 150, 270)
+    assert_replays(outcome.folder)
+    outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
+    assert {len(used_by(outcome)[1].get(epoch, [])) for epoch in (2, 3)} == {120}
+    states = [outcome.results[worker]["state"] for worker in range(3)]
+    for name in mlp().state_dict():
+        assert torch.equal(states[0][f"0.{name}"], states[1][f"0.{name}"])
 
 
 @pytest.mark.parametrize("mode", quick_of(["asp", "local(2)", "bsp", "none"], quick=["local(2)"]))

@@ -54,9 +54,8 @@ def write_rows_of_tensor(model, hyperparameters, gradients):
 
 def rows_of_tensor(model, hyperparameters, features, labels):
     index = torch.as_tensor(features)[None]
-    return torch.sparse_coo_tensor(
-        index, torch.ones(len(features)), model[0].shape, check_invariants=True
-    )
+    ones = torch.ones(len(features))
+    return torch.sparse_coo_tensor(index, ones, model[0].shape, check_invariants=True).coalesce()
 
 
 @pytest.mark.parametrize(

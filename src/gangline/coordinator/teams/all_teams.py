@@ -175,6 +175,9 @@ class Teams:
         estates = {number: team.estate for number, team in teams.items()}
         owned = {number: one for number, one in estates.items() if one is not None}
         self.lending.settle_estates(owned or None)
+        if owned:
+            self._global_batch = sum(team.batch for team in self.training)
+            self._unsettled = "each worker has its own data"
         self._merges = Merges(
             [
                 Scope(

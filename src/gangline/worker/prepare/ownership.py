@@ -20,6 +20,7 @@ _MODES = "bsp, asp, ssp(4), backup(1), local(16), percentage(0.25), flexible or 
 def check_owned(options: Options, config: RunConfig, batching: Batching, sync: Sync) -> None:
     """Refuses what does not go with data that stays with its owner."""
     _check_options(options, config)
+    _check_survival(config)
     if batching.has_own_sizes:
         raise UnsupportedError(
             "with data='worker' a worker's batches are of one size, that of its loader, and this "
@@ -52,6 +53,15 @@ def _check_options(options: Options, config: RunConfig) -> None:
             f"{name} says how a global batch is cut among the workers, and with data='worker' each "
             "takes its batches from its own data: leave it out, and give each worker's DataLoader "
             "its batch_size"
+        )
+
+
+def _check_survival(config: RunConfig) -> None:
+    """Refuses what would start workers whose data nobody knows."""
+    if config.survival.respawn:
+        raise UsageError(
+            "--respawn starts workers in the place of lost ones, and with data='worker' only these had "
+            "their data: leave it out. Who is back after a while goes on with its own"
         )
 
 

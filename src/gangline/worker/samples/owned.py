@@ -87,7 +87,7 @@ class OwnOrder:
 
     def indices(self, epoch: int, agree: Agree, company: Company) -> Indices:
         """What its loader draws, found by the numbers of the union."""
-        return _Moved(self._order.indices(epoch, agree, company), self._first)
+        return _Moved(self._order.indices(epoch, agree, company), self._first, self.own.samples)
 
     def end(self) -> None:
         """All of its samples were handed out."""
@@ -97,9 +97,10 @@ class OwnOrder:
 class _Moved:
     """An order whose first place has another number."""
 
-    def __init__(self, indices: Indices, first: int) -> None:
+    def __init__(self, indices: Indices, first: int, count: int) -> None:
         self._indices = indices
         self._first = first
+        self._count = count
 
     @overload
     def __getitem__(self, place: int, /) -> int: ...
@@ -108,4 +109,6 @@ class _Moved:
     def __getitem__(self, place: int | slice, /) -> int | Sequence[int]:
         if isinstance(place, slice):
             return self._indices[place.start - self._first : place.stop - self._first]
-        return self._indices[place - self._first]
+        own = place - self._first
+        # A guest of another owner computes along, and what it computes counts nothing.
+        return self._indices[own if 0 <= own < self._count else 0]

@@ -106,10 +106,11 @@ class ServedUpdates:
 
     def _start(self) -> None:
         """Begins to serve, if this worker holds a shard: its values are those that all begin with."""
+        team = self._team = self._view().team
         if self._hosting is not None:
+            self._hosting.client.team = team  # this worker may come from another one
             return
         post = self._line.post
-        team = self._team = self._view().team
 
         def find() -> Serving | None:
             serving = post.serving
@@ -150,6 +151,7 @@ class ServedUpdates:
         And, if it `takes_state`, that of the optimizer. Now, while all wait for each other: later a
         server may be in the next epoch, or have ended.
         """
+        self._start()
         post = self._line.post
         turn = self._line.wait_post(
             lambda: post.turn(epoch, self._team, END), "the end of the epoch"
