@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gangline.control.shares.parts import divide, least_parts, least_share
+from gangline.control.sync.placing import check_rooms
 from gangline.coordinator.kept.records import TeamFounded, TeamsFounded
+from gangline.coordinator.serving.rooms import room_of
 from gangline.coordinator.teams.team import Team
 from gangline.planning.structure.relaxing import groups_by_place
 from gangline.spec.errors import UsageError
@@ -148,6 +150,7 @@ class Founder:
                 not all(ready[one].only_serves for one in group.workers) for group in groups
             )
             sync.service.check(teams=max(1, training), workers=len(ready))
+            check_rooms(sync.service, {worker: room_of(own) for worker, own in ready.items()})
         global_batch, minimum = self._first.global_batch, self._first.minimum
         if all(rate.kind != LOCAL for rate in sync.rates) and self._first.shares is None:
             minimum = least_share(global_batch, len(ready), minimum=minimum)

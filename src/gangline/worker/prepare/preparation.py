@@ -53,6 +53,7 @@ from gangline.worker.prepare.refusals import (
     why_unserved,
 )
 from gangline.worker.prepare.selfprobe import ProbeSchedule, tell_workload
+from gangline.worker.prepare.serving_need import free_bytes, serving_bytes
 from gangline.worker.prepare.weighing import LEAST_BYTES, expect_exchange_s
 from gangline.worker.samples.drawn_batches import DrawnBatches
 from gangline.worker.samples.loader import ShareLoader, ShareSampler, rebuild
@@ -601,6 +602,7 @@ def _first_view(
             must_update=why_unserved(request.prepared),
             only_serves=_is_idle(session, request),
             owns=_estate(request.holdings),
+            **_room(request.prepared),
             traits=introduction.traits(),
             gradient_bytes=_gradient_bytes(request.prepared.models),
             keeps_checkpoints=request.options.checkpoint is not None,
@@ -621,6 +623,14 @@ def _is_idle(session: Session, request: Request) -> bool:
     """Whether this worker computes nothing: it only serves, or has no samples of its own."""
     is_without = request.holdings is not None and request.holdings.own.samples == 0
     return is_without or session.place.worker in session.place.config.exchange.only_serve
+
+
+def _room(prepared: Prepared) -> dict[str, Any]:
+    """What this worker would hold as a parameter server, and has room for; nothing: there is none."""
+    if prepared.sync.service is None:
+        return {}
+    (optimizer,) = prepared.optimizers
+    return {"serving_bytes": serving_bytes(optimizer), "free_bytes": free_bytes()}
 
 
 def _estate(holdings: Holdings | None) -> tuple[int, int] | None:
