@@ -173,6 +173,29 @@ def test_a_worker_without_samples_computes_nothing_and_has_the_model(
 
 
 @pytest.mark.slow
+def test_it_goes_on_with_the_same_workers_only(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "again", "others")]
+    for folder in folders:
+        folder.mkdir()
+    setup = varied(loop="resumed_adam", epochs=1, checkpoint=str(tmp_path / "kept"))
+    first = run_with(folders[0], setup, [], sync=parse_sync("bsp"))
+    assert first.exit_codes == [0] * 3, first.outputs
+    longer = varied(loop="resumed_adam", epochs=2, checkpoint=setup.checkpoint)
+    again = run_with(folders[1], longer, [], sync=parse_sync("bsp"))
+    assert again.exit_codes == [0] * 3, again.outputs
+    assert {worker: list(epochs) for worker, epochs in used_by(again).items()} == {
+        0: [1],
+        1: [1],
+        2: [1],
+    }
+    other = varied(loop="resumed_adam", epochs=3, checkpoint=setup.checkpoint, lengths=(37, 13, 20))
+    refused = run_with(folders[2], other, [], sync=parse_sync("bsp"))
+    assert refused.exit_codes == [1] * 3
+    for output in refused.outputs.values():
+        assert "in data of workers: number 1 is 13 instead of 12. To do: start the same" in output
+
+
+@pytest.mark.slow
 def test_what_comes_late_is_computed_again_by_its_owner(tmp_path: Path) -> None:
     setup = varied(slow_worker=2)
     outcome = run_with(tmp_path, setup, [], sync=parse_sync("backup(1)"))

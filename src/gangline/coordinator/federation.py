@@ -456,7 +456,7 @@ class Federation:
             self._teams.lower_rate(team)
         if team.members == before:
             return outgoing
-        if self._founder.is_owned and before[:1] != team.members[:1]:
+        if self._founder.is_owned and team.members and before[0] != team.members[0]:
             return self._teams.lose(team, f"worker {before[0]}, whose samples it had, is gone")
         return outgoing + self._teams.note_group(team)
 

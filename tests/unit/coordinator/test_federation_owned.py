@@ -98,6 +98,23 @@ def test_what_was_merged_of_a_lost_worker_stays() -> None:
     assert (book.num_committed, book.num_gone) == (24, 22)
 
 
+def test_who_comes_back_is_a_guest_and_all_stop_to_be_teams_of_their_own_again() -> None:
+    room = owned()
+    lose_worker(room, 1)
+    room.hello(1)
+    room.ready(1, owns=OWNED[1], shares=BATCHES)
+    room.tick()
+    view = room.view_of(1)
+    assert (view.members, view.shares) == ((0, 1), (5, 0)), "it computes nothing of another one's"
+    assert room.lease(0, 0) == (0, 20)
+    for number in (1, 2):
+        for worker in range(3):
+            room.step_of(worker, number)
+    room.tick()
+    assert room.teams.is_regrouping
+    assert room.lease(0, 1) == (0, 0), "nobody is lent more until all have met"
+
+
 @pytest.mark.parametrize("sync", ["full", "full/flexible"])
 def test_several_workers_cannot_be_made_a_group(sync: str) -> None:
     room = owned()

@@ -455,11 +455,11 @@ def _of_owners(introduction: Introduction, request: Request) -> Introduction:
         return introduction
     return msgspec.structs.replace(
         introduction,
-        data_set_length=holdings.total,
+        data_set_length=0,
         global_batch=holdings.global_batch,
         drop_last=False,
         order="each worker's own",
-        samples_per_epoch=holdings.total,
+        samples_per_epoch=0,
         data_of_workers=holdings.lengths,
     )
 
