@@ -80,6 +80,11 @@ class Setup:
     dies: dict[int, str] = field(default_factory=dict)
     """Workers that are killed before the first view: `in prepare`, `shaking hands` or `when ready`."""
 
+    lengths: tuple[int, ...] = ()
+    """By worker: how many of the samples are its own, where each has its own."""
+    batches: tuple[int, ...] = ()
+    """By worker: its batch size, where each has its own data."""
+
     @property
     def steps(self) -> int:
         return self.epochs * -(-self.samples // self.batch)
@@ -110,6 +115,8 @@ class Parts:
         generator = torch.Generator().manual_seed(7)
         x = torch.randn(self.setup.samples, FEATURES, generator=generator)
         y = torch.randint(0, CLASSES, (self.setup.samples,), generator=generator)
+        if self.setup.lengths and not self.is_alone:
+            return self._own_loader(TensorDataset(x, y, torch.arange(self.setup.samples)))
         weights, own = torch.linspace(1, 2, self.setup.samples), torch.Generator().manual_seed(9)
         is_weighted = self.setup.order == "weighted"
         return DataLoader(
@@ -120,6 +127,15 @@ class Parts:
             shuffle=self.setup.order not in ("sequential", "weighted"),
             generator=torch.Generator().manual_seed(9) if self.setup.order == "generator" else None,
         )
+
+    def _own_loader(self, union: TensorDataset) -> DataLoader[Any]:
+        """This worker's part of the data, which is all that it has."""
+        worker = gangline.worker.api._job.session.place.worker
+        lengths, batches = self.setup.lengths, self.setup.batches
+        first = sum(lengths[:worker])
+        own = TensorDataset(*union[first : first + lengths[worker]])
+        is_shuffled = self.setup.order == "shuffled" and lengths[worker] > 0
+        return DataLoader(own, batch_size=batches[worker], shuffle=is_shuffled)
 
     def prepare(self, *objects: Any, stateful: tuple[Any, ...] = (), **options: Any) -> Any:
         if self.is_alone:
@@ -134,9 +150,12 @@ class Parts:
                     parameter.register_hook(lambda gradient: gradient * self.exaggeration)
         prepared = gangline.prepare(
             *objects,
-            global_batch=None if self.setup.loop == "bucketed" else self.setup.batch,
+            global_batch=None
+            if self.setup.loop == "bucketed" or self.setup.lengths
+            else self.setup.batch,
             accumulate=self.setup.accumulate,
-            allocation=self.setup.allocation,
+            allocation=None if self.setup.lengths else self.setup.allocation,
+            data="worker" if self.setup.lengths else None,
             stateful=stateful,
             non_finite="evict" if worker in self.setup.evicting else None,
             checkpoint=self.setup.checkpoint,
@@ -890,10 +909,11 @@ def describe(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -
 def _find_loop(name: str) -> Any:
     import elastic_by_hand
     import elastic_epochs
+    import elastic_paramserv
     import elastic_served
     import elastic_windows
 
-    modules = (elastic_by_hand, elastic_epochs, elastic_served, elastic_windows)
+    modules = (elastic_by_hand, elastic_epochs, elastic_paramserv, elastic_served, elastic_windows)
     known = {name: one for module in modules for name, one in vars(module).items()} | globals()
     return known[name]
 

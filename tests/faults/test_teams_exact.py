@@ -93,6 +93,8 @@ class Replay:
         for lease in sorted(outcome.of_kind(SamplesLeased), key=lambda one: one.number):
             order = self._orders.setdefault((lease.team, lease.epoch), [])
             order += range(lease.start, lease.stop)
+        self.orders_drawn: dict[tuple[int, int], list[int]] = {}
+        """By team and epoch: the samples that it was given, where the order was shuffled."""
 
     def _steps_of(self, team: int) -> list[StepDone]:
         steps = [one for one in self._outcome.of_kind(StepDone) if one.team == team]
@@ -117,7 +119,8 @@ class Replay:
             one = steps.pop(0)
             stage = self._outcome.results[team]["stages"][epoch, one.step]
             self._copies[team].catch_up(stage)
-            indices = self._orders[team, epoch][one.start : one.stop]
+            order = self.orders_drawn.get((team, epoch), self._orders[team, epoch])
+            indices = order[one.start : one.stop]
             assert len(indices) == one.samples
             rows = [self._data[index] for index in indices]
             x, y = (torch.stack([row[column] for row in rows]) for column in (0, 1))

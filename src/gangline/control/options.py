@@ -35,6 +35,8 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How the workers shall exchange; views fit it to their members. None: all in one ring."""
     whole: Whole | None = None
     """What the members are a part of; None: they are the job."""
+    has_owner: bool = False
+    """Whether the samples are the first member's own: others are with it, and compute none."""
     outlook: Outlook | None = None
     """What the structure is planned from, once enough was measured; None: it stays as it is."""
 

@@ -190,7 +190,17 @@ class Federation:
             return outgoing + self._root.tick()
         for team in list(self._teams.teams.values()):
             outgoing += self._with_changes(team, team.hub.tick)
+        outgoing += self._part_from_guests()
         return outgoing + self._stop_all() + self._teams.tick() + self._regroup()
+
+    def _part_from_guests(self) -> list[Outgoing]:
+        """Who came back to its own data is alike again by now: all are made other teams, with it."""
+        teams = self._teams
+        if teams is None or not self._founder.is_owned or teams.is_regrouping:
+            return []
+        if not any(len(team.members) > 1 and team.mind.is_settled for team in teams.active):
+            return []
+        return teams.set_sync(teams.sync, is_regrouping=True)
 
     def receive(self, worker: int, message: FromWorker) -> list[Outgoing]:
         """A worker said something after its hello."""
@@ -446,6 +456,8 @@ class Federation:
             self._teams.lower_rate(team)
         if team.members == before:
             return outgoing
+        if self._founder.is_owned and team.members and before[0] != team.members[0]:
+            return self._teams.lose(team, f"worker {before[0]}, whose samples it had, is gone")
         return outgoing + self._teams.note_group(team)
 
     def _follow_auto(self) -> list[Outgoing]:
@@ -609,6 +621,8 @@ class Federation:
             return []
         if not self._teams.active:
             return [Outgoing(worker, OVER if known is None else LEFT_BEHIND)]
+        if ready is not None and ready.owns is not None and ready.owns[0] == ready.owns[1]:
+            return [Outgoing(worker, LEFT_BEHIND)]  # it has no sample to compute along with others
         return self._enter(worker, hello, ready)
 
     def _enter(self, worker: int, hello: Hello, ready: Ready | None) -> list[Outgoing]:

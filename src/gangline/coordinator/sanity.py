@@ -198,6 +198,10 @@ def _of_ready(ready: Ready) -> Iterator[tuple[str, object, bool]]:
     shares = ready.shares or ()
     yield "shares", shares, len(shares) <= MAX_WORKERS
     yield "shares", shares, all(_is_between(share, 1e30) for share in shares)
+    yield "serving_bytes", ready.serving_bytes, 0 <= ready.serving_bytes < 1 << 50
+    yield "free_bytes", ready.free_bytes, 0 <= ready.free_bytes < 1 << 50
+    start, stop = ready.owns or (0, 0)
+    yield "owns", ready.owns, 0 <= start <= stop <= MAX_COUNT
     workers = () if ready.structure is None else ready.structure.workers
     yield "structure", workers, all(0 <= worker < MAX_WORKERS for worker in workers)
 

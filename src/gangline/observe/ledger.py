@@ -23,7 +23,16 @@ from gangline.observe.ranges import cut_alike
 from gangline.observe.team_ledger import TeamOrders
 from gangline.observe.window import Window
 from gangline.spec.errors import LogError
-from gangline.spec.event import EventsLost, Regrouped, StepDone, StepsDone, StepSummary, ViewAdopted
+from gangline.spec.event import (
+    EventsLost,
+    Regrouped,
+    SamplesGone,
+    StepDone,
+    StepsDone,
+    StepSummary,
+    ViewAdopted,
+)
+from gangline.spec.leases import Lease, leave_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,6 +51,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """Reports that do not count, because their step was done again."""
     contradictions: tuple[str, ...] = ()
     """Steps that were committed in more than one way."""
+    gone: tuple[SamplesGone, ...] = ()
+    """Samples that went with the only worker that had them: nobody need have used them since."""
     missing: tuple[str, ...] = ()
     """Events that the logs lack: what they would have said, the ledger does not know."""
 
@@ -64,13 +75,15 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         """Samples before the last one that was used which no step used; of `length` in each epoch."""
         lost = 0
         for epoch in range(self.num_epochs):
-            end = 0
-            for window in self._of(epoch):
-                lost += max(0, window.start - end)
-                end = max(end, window.stop)
-            if length is not None and epoch < self.num_epochs - 1:
-                lost += max(0, length - end)
+            is_over = length is not None and epoch < self.num_epochs - 1
+            unused = _unused(self._of(epoch), length=length if is_over and length else 0)
+            lost += sum(stop - start for start, stop in self._missed(epoch, unused))
         return lost
+
+    def _missed(self, epoch: int, unused: Iterable[Lease]) -> list[Lease]:
+        """What of these somebody should have used: without what was gone with its owner."""
+        gone = [Lease(one.start, one.stop) for one in self.gone if one.epoch <= epoch]
+        return [part for start, stop in unused for part in leave_out(start, stop, gone)]
 
     def count_repeated(self) -> int:
         """Samples that were used more often than once in an epoch; each further time counts."""
@@ -87,9 +100,26 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         found = list(self.contradictions)
         count = self.num_epochs if epochs is None else epochs
         for epoch in range(max(count, self.num_epochs)):
-            found += _gaps(epoch, self._of(epoch), length=length if epoch < count else 0)
+            found += self._gaps(epoch, length=length if epoch < count else 0)
         for window in self.windows:
             found += _miscounts(window)
+        return found
+
+    def _gaps(self, epoch: int, *, length: int) -> list[str]:
+        """Samples that no window holds, and those that several hold."""
+        found, end = [], 0
+        for window in self._of(epoch):
+            place = f"epoch {epoch}, step {window.step}"
+            for start, stop in self._missed(epoch, [Lease(end, window.start)]):
+                found.append(f"{place}: the samples {start} to {stop - 1} were left out before it")
+            if window.start < end:
+                last = min(end, window.stop) - 1
+                found.append(f"{place}: the samples {window.start} to {last} were used before")
+            end = max(end, window.stop)
+        for start, stop in self._missed(epoch, [Lease(end, length)]):
+            found.append(f"epoch {epoch}: the samples {start} to {stop - 1} were not used")
+        if end > length > 0:
+            found.append(f"epoch {epoch} used {end} samples of {length}")
         return found
 
     def _of(self, epoch: int) -> list[Window]:
@@ -115,7 +145,8 @@ def read_ledger(events: Iterable[Event]) -> Ledger:
     """The committed steps in the events of a run, in whatever order they come."""
     kept = list(events)
     missing = tuple(describe_loss(event) for event in kept if isinstance(event, EventsLost))
-    return msgspec.structs.replace(_read(kept), missing=missing)
+    gone = tuple(event for event in kept if isinstance(event, SamplesGone))
+    return msgspec.structs.replace(_read(kept), missing=missing, gone=gone)
 
 
 def _read(kept: list[Event]) -> Ledger:
@@ -205,25 +236,14 @@ def _window(reports: list[Report], members: dict[int, tuple[int, ...]]) -> Windo
     )
 
 
-def _gaps(epoch: int, windows: list[Window], *, length: int) -> list[str]:
-    """Samples that no window holds, and those that several hold."""
-    found = []
-    end = 0
+def _unused(windows: Iterable[Window], *, length: int) -> list[Lease]:
+    """Samples that no window holds, before the last one that is held, or up to `length`."""
+    found, end = [], 0
     for window in windows:
-        place = f"epoch {epoch}, step {window.step}"
         if window.start > end:
-            found.append(
-                f"{place}: the samples {end} to {window.start - 1} were left out before it"
-            )
-        elif window.start < end:
-            last = min(end, window.stop) - 1
-            found.append(f"{place}: the samples {window.start} to {last} were used before")
+            found.append(Lease(end, window.start))
         end = max(end, window.stop)
-    if end < length:
-        found.append(f"epoch {epoch}: the samples {end} to {length - 1} were not used")
-    elif end > length > 0:
-        found.append(f"epoch {epoch} used {end} samples of {length}")
-    return found
+    return [*found, Lease(end, length)] if end < length else found
 
 
 def _miscounts(window: Window) -> list[str]:

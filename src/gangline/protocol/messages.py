@@ -89,6 +89,13 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     """How fast it was in the team that it comes from, in any unit; 0: that is not known."""
     keeps_checkpoints: bool = False
     """Whether the script has a folder for checkpoints."""
+    serving_bytes: int = 0
+    """What a parameter server of all parameters would hold, with the optimizer's state; 0: unknown."""
+    free_bytes: int = 0
+    """Memory that it has room for; 0: that is not known."""
+    owns: tuple[int, int] | None = None
+    """Where in the union of all workers' data its own samples are, start … stop - 1, where each worker
+    has its own and nobody else can read them; None: all workers read the same."""
 
 
 class Measured(Message, frozen=True, kw_only=True, tag="measured"):

@@ -44,6 +44,9 @@ TRANSPORTS = ("wire", "wire-tcp", "gloo", "nccl")
 and torch's between GPUs."""
 NON_FINITE = ("keep", "evict")
 """What happens to a worker whose gradient is wrong: nothing but being named, or it is put out."""
+SHARED, OWN = "shared", "worker"
+DATA = (SHARED, OWN)
+"""Whose the samples are: every worker can read all of them, or each has its own."""
 AUTO, FLAT = "auto", "flat"
 """Structures that need no plan: planned while the job runs, or all in one ring."""
 EVENTS = (AUTO, "full", "sampled")
@@ -67,6 +70,12 @@ def check_non_finite(value: str, *, name: str) -> None:
         raise UsageError(f"{name} must be one of {', '.join(NON_FINITE)}, not {value!r}")
 
 
+def check_data(value: str, *, name: str) -> None:
+    """Refuses what does not say whose the data is; `name` is what the user wrote it behind."""
+    if value not in DATA:
+        raise UsageError(f"{name} must be one of {', '.join(DATA)}, not {value!r}")
+
+
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What all parts are."""
 
@@ -78,8 +87,11 @@ class BatchConfig(_Part, frozen=True, kw_only=True):
     """Each worker's fixed part, in any unit; None leaves it to the allocation."""
     allocation: str | None = None
     """The policy that cuts the batch; None leaves it to the script."""
+    data: str = SHARED
+    """`shared`: every worker can read all samples; `worker`: each has its own, which stay with it."""
 
     def __post_init__(self) -> None:
+        check_data(self.data, name="batch.data")
         shares = self.shares
         if shares is not None and not all(map(math.isfinite, shares)):
             raise UsageError(f"batch.shares {_listed(shares)}: every share is a finite number")

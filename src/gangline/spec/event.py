@@ -63,6 +63,8 @@ class WorkerReady(Event, frozen=True, kw_only=True, tag="worker_ready"):
     transport: str
     samples_per_epoch: int = 0
     """0: not known before an epoch is over."""
+    owns: tuple[int, int] = (0, 0)
+    """Which of these, start … stop - 1, are its own, and nobody else's; none: all workers read all."""
 
 
 class GoalSet(Event, frozen=True, kw_only=True, tag="goal_set"):
@@ -379,6 +381,17 @@ class LeaseReturned(Event, frozen=True, kw_only=True, tag="lease_returned"):
     stop: int
 
 
+class SamplesGone(Event, frozen=True, kw_only=True, tag="samples_gone"):
+    """A worker was lost that had data of its own: nobody uses it in its place, from here on."""
+
+    worker: int
+    epoch: int
+    """In which it was lost: what was merged of it before stays."""
+    start: int
+    stop: int
+    """Where its samples are in the union of all workers' data."""
+
+
 class RoundEnded(Event, frozen=True, kw_only=True, tag="round_ended"):
     """The teams were merged; or not, where one of them was lost meanwhile."""
 
@@ -517,6 +530,7 @@ AnyEvent = (
     | SamplesLeased
     | LeaseReturned
     | RoundEnded
+    | SamplesGone
     | UpdateApplied
     | UpdateVoided
     | ServersUsed

@@ -11,10 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from gangline.paramserver.functional.company import provide
 from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.spec.event import GoalSet
 from gangline.spec.sync import parse_sync
 from gangline.worker.checkpoint.writer import DEFAULT_EVERY, DEFAULT_KEEP, CheckpointOptions
+from gangline.worker.colleagues import JobCompany
 from gangline.worker.devices import own_device
 from gangline.worker.ending import HAS_LEFT, explain_size, is_out_of_batches
 from gangline.worker.gradients import backward
@@ -64,6 +66,7 @@ def init(
             transport=transport, run_dir=run_dir, timeout_s=timeout_s, wire=wire
         )
         _job.session.watch_utilisation()
+        provide(lambda: JobCompany(_job))
         saving.watch_saves()
         atexit.register(_end)
 
@@ -86,6 +89,7 @@ def prepare(
     resume: bool | None = None,
     sync: str | None = None,
     non_finite: str | None = None,
+    data: str | None = None,
 ) -> Any:
     """Makes models, optimizers and a DataLoader take part in the job; returns them in the same order.
 
@@ -118,6 +122,10 @@ def prepare(
       proportion: "keep" sums it, as one process would (and a GradScaler expects); "evict" ends that
       worker with a GradientError, and the others do the batch without it. Either way an event names
       the worker. Default: what `gangline run --non-finite` says, or else "keep".
+    - `data`: "shared" if all workers read the same data set, "worker" if each worker's loader has its
+      own, which nobody else can read. Then an epoch is one pass of every worker over its own data, in
+      batches of its own loader's size, and a `sync` other than "full" is needed. Default: what
+      `gangline run --data` says, or else "shared".
     """
     session = _job.opened()
     if _job.training is not None:
@@ -142,6 +150,7 @@ def prepare(
         resume=resume,
         sync=None if sync is None else parse_sync(sync),
         non_finite=non_finite,
+        data=data,
     )
     training, prepared = set_up(session, objects, options)
     _job.training = training

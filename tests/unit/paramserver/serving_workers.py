@@ -54,6 +54,7 @@ class Doors:
 
     def __init__(self, options: WireOptions, timeout_s: float = 30.0) -> None:
         self.listener = wire.listen()
+        self.token = TOKEN
         self._options, self._timeout_s = options, timeout_s
 
     def connect(self, level: str, *, rank: int, peer: Host, serving_number: int) -> Group:
@@ -62,7 +63,7 @@ class Doors:
             rank=rank,
             addresses=pair_of(self.listener.address, peer.address, rank=rank),
             listener=self.listener,
-            token=TOKEN,
+            token=self.token,
             timeout_s=self._timeout_s,
             options=self._options,
         )

@@ -22,7 +22,7 @@ from gangline.spec.errors import (
     ServerLost,
     UsageError,
 )
-from wire_members import SHARED, WAYS
+from wire_members import SHARED, TCP, WAYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -443,3 +443,23 @@ def wait_for(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < ends_at
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "options", [SHARED, pytest.param(TCP, marks=pytest.mark.slow)], ids=["shared", "tcp"]
+)
+def test_the_secret_of_one_run_reads_nothing_of_another(options: WireOptions) -> None:
+    """It knows the address and all names; what it lacks is this run's secret."""
+    with workers(2, options, patience_s=1.0, timeout_s=0.5) as job:
+        job[1].doors.token = b"the secret of another run"
+        with torch.no_grad():
+            for parameter in job[1].parameters:
+                parameter.zero_()
+        job.follow(job.serving(0, (0, -1)))
+        job[0].client.push(0, gradients(0))
+        job[0].client.pull(1, [entry(0, (0, 0, 1.0))])
+        with pytest.raises(ServerLost, match="worker 0 is not reached"):
+            job[1].client.pull(0, ())
+        assert not any(parameter.any() for parameter in job[1].parameters)
+        job[0].client.push(1, gradients(1))  # and this run goes on
+        job[0].client.pull(2, [entry(0, (0, 0, 1.0)), entry(1, (0, 1, 1.0))])

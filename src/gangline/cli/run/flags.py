@@ -13,7 +13,14 @@ from gangline.cli.flags.notices import NoticeDeadlineFlag, NoticeFlag
 from gangline.cli.flags.patience import DEFAULT_PATIENCE_S, PatienceFlag
 from gangline.cli.run.numbers import parse_numbers
 from gangline.spec.cluster import Cluster
-from gangline.spec.config import AUTO, EventsConfig, ExchangeConfig, HostsConfig, SurvivalConfig
+from gangline.spec.config import (
+    AUTO,
+    BatchConfig,
+    EventsConfig,
+    ExchangeConfig,
+    HostsConfig,
+    SurvivalConfig,
+)
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import FaultPlan
 from gangline.spec.machines.notice import DEFAULT_NOTICE_S
@@ -108,6 +115,14 @@ class ExchangeFlags(FlagGroup, frozen=True, kw_only=True):
         typer.Option(help="Who gets how much: balanced, equal, random, kqv or kqv-normalised."),
         Sets("batch.allocation"),
     ] = None
+    data: Annotated[
+        str,
+        typer.Option(
+            help="Whose the samples are: shared (all workers read the same data) or worker (each has "
+            "its own, which stay with it).",
+        ),
+        Sets("batch.data"),
+    ] = BatchConfig().data
     sync: Annotated[
         str,
         typer.Option(

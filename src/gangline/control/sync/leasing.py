@@ -6,6 +6,9 @@ offset. Samples count as used when the parameters that they moved were merged wi
 then they are committed, up to the offset at which the copy was taken. What a lost team had not
 committed goes back, and is somebody else's.
 
+Where each worker has its own data, a team's samples are a range of the epoch that nobody else can use
+(its estate): it is lent nothing else. What is free and in nobody's estate is gone.
+
 A lease is a part of what is left, in proportion to the team's speed (guided self-scheduling): some
 steps at first, one step at the end, so that nobody asks often and all end together.
 """
@@ -66,9 +69,11 @@ class _Account:
 class LeaseBook:
     """The samples of one epoch: what is free, who has what, and what is committed."""
 
-    def __init__(self, epoch: int, length: int) -> None:
+    def __init__(self, epoch: int, length: int, estates: Mapping[int, Lease] | None = None) -> None:
+        """`estates`: by team, the samples that it alone can use; None: any team can use any."""
         self.epoch = epoch
         self.length = length
+        self.estates = estates
         self._free: list[Lease] = [Lease(0, length)] if length else []
         self._returned: list[Lease] = []
         """Free, too: what came too late when it was computed first. Only who is in time gets it."""
@@ -89,8 +94,20 @@ class LeaseBook:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every sample is committed."""
-        return self.num_committed == self.length
+        """Whether every sample is committed that somebody can use."""
+        return self.num_committed + self.num_gone == self.length
+
+    @property
+    def num_gone(self) -> int:
+        """How many samples nobody has who could use them: they went with their owners."""
+        if self.estates is None:
+            return 0
+        found = [_within(self._everything, one) for one in self.estates.values()]
+        return self.num_free - sum(one.stop - one.start for part in found for one in part)
+
+    @property
+    def _everything(self) -> list[Lease]:
+        return [*self._free, *self._returned]
 
     def order_of(self, team: int) -> TeamOrder:
         """What a team was given."""
@@ -108,18 +125,26 @@ class LeaseBook:
         account = self._accounts.setdefault(team, _Account())
         if number < len(account.order):
             return account.order.leases[number]
-        others = (one for number, one in self._accounts.items() if number != team)
-        is_for_others = account.is_late and any(not one.is_late for one in others)
-        lendable = self._free or ([] if is_for_others else self._returned)
+        lendable = self._lendable(team, account)
         if is_paused or not lendable:
             account.is_ended = True
         if account.is_ended:
             return Lease(0, 0)
         steps = min(MAX_STEPS, max(1, int(self.num_free * part / PARTS / batch)))
+        if self.estates is not None:  # nobody else could do any of it
+            steps = MAX_STEPS
         start, stop = lendable[0]
         lease = Lease(start, min(stop, start + steps * batch))
         self.restore(team, *lease)
         return lease
+
+    def _lendable(self, team: int, account: _Account) -> list[Lease]:
+        """What is free for a team. What came too late before is for those that are in time."""
+        if self.estates is not None:
+            return _within(self._everything, self.estates.get(team, Lease(0, 0)))
+        others = (one for number, one in self._accounts.items() if number != team)
+        is_for_others = account.is_late and any(not one.is_late for one in others)
+        return self._free or ([] if is_for_others else self._returned)
 
     def has_ended(self, team: int) -> bool:
         """Whether a team was told that nothing is left."""
@@ -217,3 +242,9 @@ class LeaseBook:
                 returned.setdefault(number, []).extend(other.locate(other.safe, safe))
         self._free += [lease for leases in returned.values() for lease in leases]
         return returned
+
+
+def _within(leases: Iterable[Lease], estate: Lease) -> list[Lease]:
+    """What of these is in an estate."""
+    found = (Lease(max(one.start, estate.start), min(one.stop, estate.stop)) for one in leases)
+    return [one for one in found if one.start < one.stop]

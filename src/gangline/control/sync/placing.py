@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gangline.spec.errors import UsageError
 from gangline.spec.serving import NOBODY, ShardPlace
 
 if TYPE_CHECKING:
@@ -27,6 +28,38 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """How much it can serve, by its links and by what else it does, in any unit."""
     only_serves: bool = False
     """Whether it computes nothing: then it goes before those that do."""
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker would have to hold of all parameters, and has room for; 0: that is not known."""
+
+    needed_bytes: int
+    free_bytes: int
+
+    def holds(self, servers: int) -> bool:
+        """Whether one of so many equal shards fits, as far as anything is known."""
+        return not self.free_bytes or self.needed_bytes <= servers * self.free_bytes
+
+
+def check_rooms(service: Service, rooms: Mapping[int, Room]) -> None:
+    """Raises UsageError where too few workers have the memory for a shard."""
+    cramped = {worker: one for worker, one in rooms.items() if not one.holds(service.servers)}
+    if len(rooms) - len(cramped) >= service.servers:
+        return
+    needed = max(one.needed_bytes for one in cramped.values()) / service.servers
+    shown = ", ".join(
+        f"worker {worker} has room for {_gib(one.free_bytes)}" for worker, one in cramped.items()
+    )
+    raise UsageError(
+        f"{service} needs {service.servers} of {len(rooms)} workers with {_gib(needed)} of memory for "
+        f"a shard of the parameters and of the optimizer's state: {shown}. To do: more servers "
+        f"(servers={service.servers + 1}), whose shards are smaller; machines with more memory that "
+        "only serve (--only-serve); or an optimizer with less state"
+    )
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.3g} GiB"
 
 
 def place_shards(service: Service, candidates: Sequence[Candidate]) -> tuple[ShardPlace, ...]:

@@ -249,6 +249,7 @@ class Roster:
             seed=first.seed,
             structure=first.structure,
             whole=self.whole,
+            has_owner=self.whole is not None and first.owns is not None,
             detector=self._detector,
             may_part=self.whole is None and not first.must_stay and first.sync.kind != AUTO,
             may_exclude=given.may_exclude

@@ -18,6 +18,7 @@ from gangline.control.sync.placing import (
 from gangline.coordinator.kept.records import Serves
 from gangline.coordinator.outgoing import Outgoing
 from gangline.coordinator.serving.complaints import Complaints
+from gangline.coordinator.serving.rooms import cramped
 from gangline.coordinator.serving.sequence import UpdateSequence, gone_back
 from gangline.protocol.messages import LAG, Holds, Pushed, Served, Turn, Unserved
 from gangline.spec.errors import UsageError
@@ -76,6 +77,8 @@ class ServingDesk:
         """The newest order of servers that somebody has pushed to: its shards are whole."""
         self._idle: set[int] = set()
         """The workers that compute nothing."""
+        self._cramped: frozenset[int] = frozenset()
+        """Those that have no room for a shard, by what they said when they began."""
         self._copied: set[tuple[int, int]] = set()
         """Which shards have a whole copy, and on which workers."""
         self._complaints = Complaints()
@@ -91,6 +94,10 @@ class ServingDesk:
             return frozenset()
         places = self._serving.shards
         return frozenset({one.primary for one in places} | {one.replica for one in places})
+
+    def set_global_batch(self, samples: int) -> None:
+        """A push counts as much as its samples are of these."""
+        self._sequence.global_batch = samples
 
     def awaited(self) -> tuple[int, ...]:
         """The teams that others wait for."""
@@ -113,6 +120,7 @@ class ServingDesk:
         if not workers:
             return []
         self._idle = {worker for team in teams if team.only_serves for worker in team.members}
+        self._cramped = cramped(teams, servers=self.service.servers)
         before = self._serving
         shards = self._shards_of(workers)
         source, upto = NOBODY, self._sequence.upto
@@ -138,7 +146,10 @@ class ServingDesk:
     def _shards_of(self, workers: Sequence[int]) -> tuple[ShardPlace, ...]:
         """Who holds the shards where these workers are left."""
         self._shunned &= set(workers)
-        able = [one for one in workers if one not in self._shunned] or list(workers)
+        left_out = self._shunned if self._serving is not None else self._shunned | self._cramped
+        able = [one for one in workers if one not in left_out]
+        if len(able) < (1 if self._serving is not None else self.service.servers):
+            able = list(workers)
         known = capacities(workers, self._rates)
         candidates = [
             Candidate(

@@ -47,7 +47,8 @@ class UpdateSequence:
     def __init__(self, service: Service, lending: Lending, *, global_batch: int) -> None:
         self._service = service
         self._lending = lending
-        self._global_batch = global_batch
+        self.global_batch = global_batch
+        """One step of all teams."""
         self._clocks: Clocks | None = None
         self._waiting: dict[int, Pushed] = {}
         """What teams have said that wait for their turn."""
@@ -167,7 +168,7 @@ class UpdateSequence:
         samples = [push.stop - push.start - push.skipped for push in pushes]
         total = sum(samples)
         if not self._service.consistency.has_rounds:
-            whole = self._global_batch * self._service.push
+            whole = self.global_batch * self._service.push
             total = whole if self._service.scale == SHARE else samples[0]
         parts = tuple(
             Part(push.team, push.clock, count / max(total, 1))

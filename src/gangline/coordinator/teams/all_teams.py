@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from gangline.coordinator.teams.team import Team
     from gangline.eventlog import EventSink
     from gangline.protocol.messages import Hello, Measured
+    from gangline.spec.leases import Lease
     from gangline.spec.profile import ClusterProfile
     from gangline.spec.serving import Service
     from gangline.spec.sync import Sync
@@ -171,6 +172,12 @@ class Teams:
         now = self._clock()
         told = self._merges.top.closed if self._merges.scopes else []
         self.teams, self.sync = teams, sync
+        estates = {number: team.estate for number, team in teams.items()}
+        owned = {number: one for number, one in estates.items() if one is not None}
+        self.lending.settle_estates(owned or None)
+        if owned:
+            self._global_batch = sum(team.batch for team in self.training)
+            self._unsettled = "each worker has its own data"
         self._merges = Merges(
             [
                 Scope(
@@ -504,8 +511,11 @@ class Teams:
         """A team is gone: its samples are free again, and the others divide its work."""
         del self.teams[team.number]
         served = [] if self._desk is None else self._desk.follow(self.active)
-        count = self.lending.take_back(team.number)
-        reason = f"team {team.number} is lost: {reason}; {count} samples are free again"
+        count, estate = self.lending.take_back(team.number)
+        told = f"{count} samples are free again"
+        if estate is not None:
+            told = self._tell_gone(team, estate)
+        reason = f"team {team.number} is lost: {reason}; {told}"
         self._chronicle.say("lose_team", reason, team=float(team.number), samples=float(count))
         outgoing = []
         for scope in self._merges.of(team.number):
@@ -513,6 +523,13 @@ class Teams:
                 outgoing += self._close_failed(scope.round.number, reason)
         outgoing += self.tell_sums()
         return outgoing + served + self.settle(f"team {team.number} is lost")
+
+    def _tell_gone(self, team: Team, estate: Lease) -> str:
+        """Only a lost team's worker had its samples: nobody can use them in its place."""
+        worker = next(iter(team.mind.hellos), -1)
+        self._chronicle.lose_samples(worker, max(0, self.lending.book.epoch), estate)
+        count = estate.stop - estate.start
+        return f"the {count} samples that only worker {worker} has are gone with it"
 
     def note_group(self, team: Team) -> list[Outgoing]:
         """A team's members changed: an exchange of its leader may never end."""
@@ -528,7 +545,7 @@ class Teams:
     def _divide(self) -> list[Outgoing]:
         """Now and then: whether the teams' parts of the global batch fit their speeds."""
         teams, now = self.training, self._clock()
-        if now - self._divided_s < DIVIDE_EVERY_S:
+        if now - self._divided_s < DIVIDE_EVERY_S or self.lending.is_owned:
             return []
         self._divided_s = now
         known = self._known()
@@ -561,6 +578,10 @@ class Teams:
     def settle(self, reason: str) -> list[Outgoing]:
         """Tells every team its place in the whole, where that is another one than it was told."""
         teams, self._unsettled = self.training, None
+        if self.lending.is_owned:  # each has the batches of its own loader
+            self._global_batch = sum(team.batch for team in teams)
+            if self._desk is not None:
+                self._desk.set_global_batch(self._global_batch)
         missing = self._global_batch - sum(team.batch for team in teams)
         if missing and teams:
             speeds = {team.number: float(team.batch) for team in teams}
@@ -661,3 +682,5 @@ class Teams:
         self._attendance.away_s = RETURN_S
         if any(team.whole is None for team in self.teams.values()):
             self._unsettled = "the workers are to part"
+        elif self.lending.is_owned:
+            self._unsettled = "the coordinator was started again"

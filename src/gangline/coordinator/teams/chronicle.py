@@ -11,6 +11,7 @@ from gangline.spec.event import (
     Decision,
     LeaseReturned,
     RoundEnded,
+    SamplesGone,
     SamplesLeased,
     UpdateApplied,
     UpdateVoided,
@@ -54,6 +55,14 @@ class Chronicle:
         now = self._clock()
         for start, stop in leases:
             self._events.write(LeaseReturned(t=now, team=team, epoch=epoch, start=start, stop=stop))
+
+    def lose_samples(self, worker: int, epoch: int, estate: Lease) -> None:
+        """Only this worker had these samples, and it is gone."""
+        self._events.write(
+            SamplesGone(
+                t=self._clock(), worker=worker, epoch=epoch, start=estate.start, stop=estate.stop
+            )
+        )
 
     def end_round(
         self,

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gangline.control.shares.parts import divide, least_parts, least_share
+from gangline.control.sync.placing import check_rooms
 from gangline.coordinator.kept.records import TeamFounded, TeamsFounded
+from gangline.coordinator.serving.rooms import room_of
 from gangline.coordinator.teams.team import Team
 from gangline.planning.structure.relaxing import groups_by_place
 from gangline.spec.errors import UsageError
@@ -91,14 +93,27 @@ class Founder:
 
     def groups(self, sync: Sync, workers: tuple[int, ...]) -> list[Structure]:
         """Which workers are a team, where they are held together like this."""
+        if self.is_owned:
+            return [Structure.flat((worker,)) for worker in workers]
         if sync.is_relaxed:
             return team_groups(self.structure, workers, levels=sync.levels)
         if self.structure is None or not self.structure.groups:
             return [Structure.flat(workers)]
         return [fit(self.structure, workers)]
 
+    @property
+    def is_owned(self) -> bool:
+        """Whether each worker has its own data, so that it can be in no team with others."""
+        return self._first is not None and self._first.owns is not None
+
     def check_levels(self, sync: Sync) -> None:
-        """Raises UsageError where the structure has fewer levels than are to be held together."""
+        """Raises UsageError where the workers cannot be held together like this."""
+        if self.is_owned and (not sync.is_relaxed or sync.levels > 1 or sync.within):
+            raise UsageError(
+                f"sync {str(sync)!r} has several workers in a group, and with data='worker' each is "
+                "one of its own, with its own samples: choose bsp, which makes the updates that full "
+                "would make, asp, ssp(4), backup(1), local(16), percentage(0.25), flexible or none"
+            )
         wanted = sync.levels + len(sync.rates)
         found = 1 if self.structure is None else self.structure.num_levels
         if sync.within and found < wanted:
@@ -135,25 +150,18 @@ class Founder:
                 not all(ready[one].only_serves for one in group.workers) for group in groups
             )
             sync.service.check(teams=max(1, training), workers=len(ready))
+            check_rooms(sync.service, {worker: room_of(own) for worker, own in ready.items()})
         global_batch, minimum = self._first.global_batch, self._first.minimum
         if all(rate.kind != LOCAL for rate in sync.rates) and self._first.shares is None:
             minimum = least_share(global_batch, len(ready), minimum=minimum)
         trains = {
             i: group
             for i, group in enumerate(groups)
-            if not (sync.service and all(ready[one].only_serves for one in group.workers))
+            if not all(ready[one].only_serves for one in group.workers)
         }
         if not trains:
             raise UsageError("all workers only serve (--only-serve): somebody must train")
-        parts = divide(
-            global_batch,
-            {i: self._speed(group.workers, ready) for i, group in trains.items()},
-            least_parts(
-                global_batch,
-                {i: len(group.workers) for i, group in trains.items()},
-                minimum=minimum,
-            ),
-        )
+        parts = self._parts(global_batch, trains, ready, minimum=minimum)
         teams: dict[int, Team] = {}
         outgoing: list[Outgoing] = []
         first_rank = first_sample = 0
@@ -177,6 +185,21 @@ class Founder:
             )
             outgoing += told
         return teams, outgoing
+
+    def _parts(
+        self,
+        global_batch: int,
+        groups: Mapping[int, Structure],
+        ready: Mapping[int, Ready],
+        *,
+        minimum: int,
+    ) -> dict[int, int]:
+        """Each group's samples per step; where each worker has its own data, those of its loader."""
+        speeds = {i: self._speed(group.workers, ready) for i, group in groups.items()}
+        if self.is_owned:
+            return {i: max(1, round(speed)) for i, speed in speeds.items()}
+        sizes = {i: len(group.workers) for i, group in groups.items()}
+        return divide(global_batch, speeds, least_parts(global_batch, sizes, minimum=minimum))
 
     def found_of_root(self) -> Team:
         """All workers of a job that was one, as the team that they are until they part."""

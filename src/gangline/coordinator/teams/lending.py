@@ -33,6 +33,18 @@ class Lending:
         self._journal = journal
         self._chronicle = chronicle
         self.book = LeaseBook(-1, 0)
+        self._estates: dict[int, Lease] | None = None
+        """By team, where each worker has its own data: the samples that it alone can use."""
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether each worker has its own data."""
+        return self._estates is not None
+
+    def settle_estates(self, estates: dict[int, Lease] | None) -> None:
+        """These teams train from here on, each with its own data; None: all read the same."""
+        self._estates = estates
+        self.book.estates = estates
 
     def grant(
         self, team: Team, asked: LeaseAsked, *, part: float, is_paused: bool
@@ -63,7 +75,7 @@ class Lending:
                 f"of epoch {book.epoch} are not merged yet. Teams cannot leave an epoch before its end"
             )
         if asked.epoch > book.epoch:
-            self.book = LeaseBook(asked.epoch, asked.length)
+            self.book = LeaseBook(asked.epoch, asked.length, self._estates)
         elif asked.epoch == book.epoch and asked.length != book.length:
             raise UsageError(
                 f"LeaseAsked with length = {asked.length}: epoch {book.epoch} has {book.length} samples"
@@ -75,7 +87,7 @@ class Lending:
             raise UsageError(
                 f"Reached with offset = {reached.offset}: the epoch has {reached.length} samples"
             )
-        self.book = LeaseBook(reached.epoch, reached.length)
+        self.book = LeaseBook(reached.epoch, reached.length, self._estates)
         if reached.offset:
             self.book.restore(team.number, 0, reached.offset)
             self._keep(team, 0, Lease(0, reached.offset))
@@ -109,21 +121,24 @@ class Lending:
         self._chronicle.void(voided)
         self.replay(voided)
 
-    def take_back(self, team: int) -> int:
-        """A team is lost: how many samples are free again."""
+    def take_back(self, team: int) -> tuple[int, Lease | None]:
+        """A team is lost: how many samples are free again, or the estate that is gone with it."""
         self._journal.append(TeamLost(team=team))
         count = 0
         for number, leases in self.book.take_back(team).items():
             count += sum(lease.stop - lease.start for lease in leases)
             self._chronicle.give_back(number, self.book.epoch, leases)
-        return count
+        return count, self._lose_estate(team)
+
+    def _lose_estate(self, team: int) -> Lease | None:
+        return None if self._estates is None else self._estates.pop(team, None)
 
     def replay(self, record: AnyRecord) -> None:
         """What a record means for the book."""
         match record:
             case Leased(team=team, epoch=epoch, length=length):
                 if epoch > self.book.epoch:
-                    self.book = LeaseBook(epoch, length)
+                    self.book = LeaseBook(epoch, length, self._estates)
                 self.book.restore(team, record.start, record.stop)
             case Emptied(team=team, epoch=epoch) if epoch == self.book.epoch:
                 self.book.end(team)
@@ -142,3 +157,4 @@ class Lending:
                 self.book.void(team, start, stop, is_late=record.clock >= 0)
             case TeamLost(team=team):
                 self.book.take_back(team)
+                self._lose_estate(team)

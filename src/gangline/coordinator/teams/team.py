@@ -10,6 +10,7 @@ import msgspec
 from gangline.coordinator.hub import Hub
 from gangline.coordinator.kept.records import InTeam, TeamFounded
 from gangline.coordinator.outgoing import Outgoing
+from gangline.spec.leases import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -82,6 +83,15 @@ class Team:
         """Whether its members hold parameters, and compute nothing."""
         ready = [self.mind.readied(member) for member in self.members]
         return bool(ready) and all(one is not None and one.only_serves for one in ready)
+
+    @property
+    def estate(self) -> Lease | None:
+        """The samples that only its members have; None: all workers read the same."""
+        for member in self.members:
+            ready = self.mind.readied(member)
+            if ready is not None and ready.owns is not None:
+                return Lease(*ready.owns)
+        return None
 
     @property
     def leader(self) -> int:

@@ -6,24 +6,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gangline.local.table import Table, check_rows
-from gangline.paramserver.functional.arguments import Settings, check_functions, settings_of
+from gangline.paramserver.functional.arguments import check_functions, settings_of
 from gangline.paramserver.functional.computing import Job, call
-from gangline.paramserver.functional.crew import Crew
-from gangline.paramserver.functional.cuts import Keeper, Kept
+from gangline.paramserver.functional.cuts import Keeper
+from gangline.paramserver.functional.hogwild import HogwildJob
+from gangline.paramserver.functional.jobs import Colleagues, shown
 from gangline.paramserver.functional.leaves import Form, Leaves
-from gangline.paramserver.functional.ledger import Ledger
-from gangline.paramserver.functional.partition import partition
-from gangline.paramserver.functional.result import Epoch, Tally, Trained
-from gangline.paramserver.functional.server import Server
+from gangline.paramserver.functional.running import train
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from gangline.paramserver.functional.server import Cut
-
-    Validate = Callable[[Leaves, int], tuple[float | None, float | None]]
+    from gangline.paramserver.functional.result import Trained
+    from gangline.paramserver.functional.running import Validate
 
 
 def paramserv(
@@ -59,6 +56,30 @@ def paramserv(
     table, targets = Table(features, name="features"), Table(labels, name="labels")
     check_rows(table, targets)
     check_functions(update=update, aggregate=aggregate)
+    form = Form.of(model)
+    colleagues = None
+    if where == "job":
+        compared = {
+            "features": features,
+            "labels": labels,
+            "update": update,
+            "aggregate": aggregate,
+            "epochs": epochs,
+            "mode": mode,
+            "frequency": frequency,
+            "batch_size": batch_size,
+            "scheme": scheme,
+            "hyperparameters": hyperparameters,
+            "average": average,
+            "reduction": reduction,
+            "num_gradients": num_gradients,
+            "seed": seed,
+        }
+        colleagues = Colleagues.meet(
+            {name: shown(value) for name, value in compared.items()} | {"model": str(form)},
+            workers=workers,
+        )
+        workers = colleagues.size
     settings = settings_of(
         rows=table.num_rows,
         mode=mode,
@@ -73,8 +94,8 @@ def paramserv(
         reduction=reduction,
         where=where,
     )
-    form = Form.of(model)
-    job = Job(
+    kind = HogwildJob if settings.is_hogwild else Job
+    job = kind(
         update=update,
         aggregate=aggregate,
         hyperparameters={} if hyperparameters is None else hyperparameters,
@@ -85,10 +106,15 @@ def paramserv(
         pushes_models=average == "models",
     )
     judge = _validation(job, validate, val_features, val_labels)
-    keeper = None
-    if checkpoint is not None:
-        keeper = Keeper(checkpoint, settings, form, rows=table.num_rows)
-    return _train(settings, job, form.copies(model), judge, keeper)
+
+    def keeper() -> Keeper | None:
+        if checkpoint is None:
+            return None
+        return Keeper(checkpoint, settings, form, rows=table.num_rows)
+
+    if colleagues is not None:
+        return colleagues.train(settings, job, form.copies(model), judge, keeper)
+    return train(settings, job, form.copies(model), judge, keeper())
 
 
 def _gradient_form(form: Form, count: int | None) -> Form:
@@ -100,59 +126,6 @@ def _gradient_form(form: Form, count: int | None) -> Form:
             f"from the first, update returns a gradient"
         )
     return form.first(count)
-
-
-def _train(
-    settings: Settings, job: Job, model: Leaves, judge: Validate, keeper: Keeper | None
-) -> Trained:
-    rows, kept = job.features.num_rows, None if keeper is None else keeper.read()
-    if keeper is not None and kept is not None:
-        model = keeper.leaves(kept, model)
-    parts = partition(settings.scheme, rows=rows, workers=settings.workers, seed=settings.seed)
-    ledger = Ledger(
-        parts,
-        batch_size=settings.batch_size,
-        per_push=settings.per_push,
-        epochs=settings.epochs,
-        in_step=settings.mode.has_rounds,
-        shared=settings.mode.backups > 0,
-        done=kept.done if kept else None,
-    )
-    tally = kept.tally if kept else Tally()
-    tally.lost.clear()  # those of an earlier process: everybody is here again
-    server = Server(settings, job, model=model, ledger=ledger, tally=tally)
-    if ledger.is_done:
-        assert kept is not None, "an epoch has rows"
-        return _result(settings, job, model, tally, kept.history, kept.seconds)
-    with Crew(settings, job, server):
-        history, seconds = _follow(server, judge, keeper, kept)
-    return _result(settings, job, server.model, tally, history, seconds)
-
-
-def _follow(
-    server: Server, judge: Validate, keeper: Keeper | None, kept: Kept | None
-) -> tuple[list[Epoch], float]:
-    """Validates and keeps the model after every epoch, while the workers go on."""
-    history = list(kept.history) if kept else []
-    before_s = seconds = kept.seconds if kept else 0.0
-    while (cut := server.next_cut()) is not None:
-        seconds = before_s + cut.seconds
-        history.append(_epoch_of(cut, judge, seconds))
-        if keeper is not None:
-            parts = {"done": cut.done, "tally": cut.tally, "history": history, "seconds": seconds}
-            keeper.write(cut.model, parts)
-    return sorted(history, key=lambda one: one.epoch), seconds
-
-
-def _epoch_of(cut: Cut, judge: Validate, seconds: float) -> Epoch:
-    loss, accuracy = judge(cut.model, cut.epoch + 1)
-    return Epoch(
-        epoch=cut.epoch + 1,
-        loss=loss,
-        accuracy=accuracy,
-        seconds=seconds,
-        samples=cut.tally.samples,
-    )
 
 
 def _validation(job: Job, validate: Any, features: Any, labels: Any) -> Validate:
@@ -180,28 +153,3 @@ def _validation(job: Job, validate: Any, features: Any, labels: Any) -> Validate
             ) from error
 
     return judge
-
-
-def _result(
-    settings: Settings,
-    job: Job,
-    model: Leaves,
-    tally: Tally,
-    history: list[Epoch],
-    seconds: float,
-) -> Trained:
-    return Trained(
-        model=job.model_form.build(model),
-        history=tuple(history),
-        mode=str(settings.mode),
-        workers=settings.workers,
-        updates=tally.updates,
-        batches=tally.batches,
-        samples=tally.samples,
-        samples_of=dict(tally.samples_of),
-        dropped=tally.dropped,
-        staleness=dict(sorted(tally.staleness.items())),
-        waited_s=dict(tally.waited_s),
-        lost=dict(tally.lost),
-        seconds=seconds,
-    )

@@ -10,13 +10,14 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from gangline.spec.consistency import Consistency, parse_consistency
+from gangline.spec.consistency import ASP, Consistency, parse_consistency
 from gangline.spec.errors import UsageError
 
 SCHEMES = ("disjoint_contiguous", "disjoint_round_robin", "disjoint_random", "overlap_reshuffle")
 AVERAGES = ("gradients", "models")
 REDUCTIONS = ("mean", "sum")
-PLACES = ("threads", "processes")
+PLACES = ("threads", "processes", "job")
+HOGWILD = "hogwild"
 MAX_SEED = 2**64
 PATIENCE_S = 60.0
 
@@ -38,6 +39,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     patience_s: float
     """What a process may take for one batch."""
+    is_hogwild: bool = False
+    """Whether workers change one shared model in place; else `mode` says how they are held together."""
+
+    @property
+    def named_mode(self) -> str:
+        """The mode as the user wrote it."""
+        return HOGWILD if self.is_hogwild else str(self.mode)
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether an epoch begins when the one before is over."""
+        return self.is_hogwild or self.mode.has_rounds
 
 
 def settings_of(
@@ -57,7 +70,10 @@ def settings_of(
     _check_numbers(epochs=epochs, batch_size=batch_size, workers=workers, seed=seed)
     if not isinstance(mode, str):
         raise UsageError(f"mode={mode!r}: give a text such as 'bsp' or 'ssp(4)'")
-    consistency = parse_consistency(mode)
+    is_hogwild = mode.strip() == HOGWILD
+    if is_hogwild:
+        _check_hogwild(frequency, choices)
+    consistency = parse_consistency(ASP if is_hogwild else mode)
     return Settings(
         mode=consistency,
         per_push=parse_frequency(frequency),
@@ -67,6 +83,7 @@ def settings_of(
         batch_size=batch_size,
         seed=seed,
         patience_s=_patience(patience_s, choices["where"]),
+        is_hogwild=is_hogwild,
         **choices,
     )
 
@@ -90,6 +107,21 @@ def check_functions(**functions: Any) -> None:
     for name, function in functions.items():
         if not callable(function):
             raise UsageError(f"{name} is a {type(function).__name__}; give a function")
+
+
+def _check_hogwild(frequency: str, choices: dict[str, str]) -> None:
+    if choices["where"] != "threads":
+        raise UsageError(
+            f"mode='hogwild' with where={choices['where']!r}: all workers change one model in the "
+            "memory of one process; use where='threads', or mode='asp', whose updates a server applies"
+        )
+    wanted = {"frequency": "batch", "average": "gradients", "reduction": "mean"}
+    given = {"frequency": frequency, **choices}
+    for name in (name for name, value in wanted.items() if given[name] != value):
+        raise UsageError(
+            f"{name}={given[name]!r} is for a server that brings updates together, and in "
+            "mode='hogwild' every batch is written into the model at once; leave it out"
+        )
 
 
 def _check_numbers(*, seed: int, **counts: int | None) -> None:
@@ -117,10 +149,10 @@ def _busy(consistency: Consistency, workers: int | None, rows: int) -> int:
 def _patience(asked: float | None, where: str) -> float:
     if asked is None:
         return PATIENCE_S
-    if where != "processes":
+    if where == "threads":
         raise UsageError(
-            f"patience_s={asked!r} is for where='processes': a thread that hangs cannot be ended; "
-            f"leave it out, or use processes"
+            f"patience_s={asked!r} is for where='processes' and where='job': a thread that hangs "
+            f"cannot be ended; leave it out, or use processes"
         )
     if not isinstance(asked, int | float) or math.isnan(asked) or asked <= 0:
         raise UsageError(f"patience_s={asked!r}: give seconds above 0; math.inf waits for ever")

@@ -11,12 +11,13 @@ from gangline.local.child import WorkerLost
 from gangline.paramserver.functional.processes import Remote, write_job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gangline.paramserver.functional.arguments import Settings
     from gangline.paramserver.functional.computing import Job, Outcome
     from gangline.paramserver.functional.leaves import Leaves
     from gangline.paramserver.functional.ledger import Portion
+    from gangline.paramserver.functional.peers import Peer
     from gangline.paramserver.functional.server import Server
 
     Compute = Callable[[int, Portion, Leaves], Outcome]
@@ -32,7 +33,11 @@ _END_S = 2.0
 class Crew:
     """All workers, from when it is entered until it is left, however that comes about."""
 
-    def __init__(self, settings: Settings, job: Job, server: Server) -> None:
+    def __init__(
+        self, settings: Settings, job: Job, server: Server, peers: Sequence[Peer] = ()
+    ) -> None:
+        """With `peers`, this process is the first worker, and each of these another one."""
+        self._peers = peers
         self._settings = settings
         self._job = job
         self._server = server
@@ -44,7 +49,9 @@ class Crew:
             computes: list[Compute] = [self._job.compute] * self._settings.workers
             if self._settings.where == "processes":
                 computes = [remote.compute for remote in self._start_processes()]
-            for worker, compute in enumerate(computes):
+            elif self._settings.where == "job":
+                computes = [self._job.compute, *(peer.compute for peer in self._peers)]
+            for worker, compute in enumerate(computes[: self._settings.workers]):
                 self._threads.append(
                     threading.Thread(
                         target=_work, args=(self._server, worker, compute), daemon=True

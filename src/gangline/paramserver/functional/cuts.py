@@ -47,7 +47,8 @@ class Keeper:
         self._epochs = settings.epochs
         if not self._path.parent.is_dir():
             raise UsageError(f"checkpoint={str(path)!r}: its folder does not exist; make it first")
-        asked = {name: getattr(settings, name) for name in _PLANNED} | {"rows": rows}
+        asked = {name: getattr(settings, name) for name in _PLANNED}
+        asked |= {"mode": settings.named_mode, "rows": rows}
         shapes = ", ".join(str(shape) for shape in form.shapes)
         self._plan = {name: str(value) for name, value in asked.items()} | {"model": shapes}
 
@@ -93,9 +94,7 @@ class Keeper:
             ) from error
 
 
-_PLANNED = (
-    *("mode", "frequency", "scheme", "workers", "batch_size", "average", "reduction", "seed"),
-)
+_PLANNED = (*("frequency", "scheme", "workers", "batch_size", "average", "reduction", "seed"),)
 
 
 def _bytes_of(leaf: Any) -> bytes:

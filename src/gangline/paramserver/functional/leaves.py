@@ -36,6 +36,10 @@ class Form:
         self._names = tuple(names)
         self.shapes = tuple(shapes)
 
+    def __str__(self) -> str:
+        entries = zip(self._names, self.shapes, strict=True)
+        return ", ".join(f"{name}: {shape}" for name, shape in entries)
+
     @classmethod
     def of(cls, model: Any) -> Form:
         """That of the model which the user gave."""
@@ -67,13 +71,17 @@ class Form:
                 self._entries(value, what), self._names, self.shapes, strict=True
             )
         ]
-        for leaf, name in zip(found, self._names, strict=True):
+        self.check_finite(found, what)
+        return found
+
+    def check_finite(self, leaves: Leaves, what: str) -> None:
+        """Raises GradientError where an array has values that are no numbers."""
+        for leaf, name in zip(leaves, self._names, strict=True):
             if not _is_finite(leaf):
                 raise GradientError(
                     f"entry {name!r} of {what} has values that are not finite; look at the data, "
                     f"or take a smaller learning rate"
                 )
-        return found
 
     def copies(self, value: Any) -> Leaves:
         """The arrays of the user's model, which stays as it is."""
@@ -81,10 +89,22 @@ class Form:
 
     def build(self, leaves: Leaves) -> Any:
         """A value of this form, which the caller may change."""
-        copies = [_copy(leaf) for leaf in leaves]
+        return self.hold([_copy(leaf) for leaf in leaves])
+
+    def hold(self, leaves: Leaves) -> Any:
+        """A value of this form, of these arrays themselves."""
         if self._kind is dict:
-            return dict(zip(self._names, copies, strict=True))
-        return self._kind(copies)
+            return dict(zip(self._names, leaves, strict=True))
+        return self._kind(leaves)
+
+    def named_entries(self, value: Any, what: str) -> list[tuple[Any, Any]]:
+        """The entries of a value of this form, which may be no arrays, with their names."""
+        return list(zip(self._names, self._entries(value, what), strict=True))
+
+    def checked(self, name: Any, entry: Any, what: str) -> Any:
+        """An entry that must be an array like the model's."""
+        shape = self.shapes[self._names.index(name)]
+        return self._leaf(entry, shape, f"entry {name!r} of {what}")
 
     def _entries(self, value: Any, what: str) -> list[Any]:
         count = len(self._names)
@@ -112,6 +132,11 @@ class Form:
         if _shape_of(entry) != shape:
             raise UsageError(f"{what} must be {shape}, as the model's is, not {_said(entry)}")
         return entry if shape.library == "numpy" else entry.detach()
+
+
+def copied(leaves: Leaves) -> Leaves:
+    """The same arrays, in memory of their own."""
+    return [_copy(leaf) for leaf in leaves]
 
 
 def combine(parts: Sequence[tuple[float, Leaves]]) -> Leaves:

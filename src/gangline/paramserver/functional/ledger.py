@@ -102,10 +102,10 @@ class Ledger:
         one = self._open[epoch]
         if place is None:
             left = one.own[owner]
-            return self._portion(epoch, owner, left.popleft() if owner == worker else left.pop())
+            return self.portion(epoch, owner, left.popleft() if owner == worker else left.pop())
         owner, index, _ = one.free[place]
         del one.free[place]
-        return self._portion(epoch, owner, index)
+        return self.portion(epoch, owner, index)
 
     def give_back(self, portion: Portion, *, late: int | None = None) -> None:
         """A portion was not applied: anybody may take it. `late`: who was too slow with it."""
@@ -128,6 +128,11 @@ class Ledger:
         self._lost.add(worker)
         for one in self._open.values():
             one.free.extend((worker, index, None) for index in one.own.pop(worker, ()))
+
+    def portion(self, epoch: int, owner: int, index: int) -> Portion:
+        """The `index`-th portion of an owner's rows, in an epoch."""
+        first_batch, batches = self._cuts[owner][index]
+        return Portion(epoch, owner, index, first_batch, batches)
 
     def _find(self, worker: int, *, others_idle: bool) -> tuple[int, int, int | None] | None:
         """The epoch, whose rows, and the place among those that are free, if they are."""
@@ -167,10 +172,6 @@ class Ledger:
         unapplied = sum(len(indices) for indices in left.values())
         free = deque((owner, i, None) for owner in sorted(self._lost) for i in left.pop(owner))
         self._open[epoch] = _Epoch(own=left, free=deque(free), unapplied=unapplied)
-
-    def _portion(self, epoch: int, owner: int, index: int) -> Portion:
-        first_batch, batches = self._cuts[owner][index]
-        return Portion(epoch, owner, index, first_batch, batches)
 
 
 def _cut(

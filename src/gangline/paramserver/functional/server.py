@@ -12,10 +12,10 @@ import msgspec
 
 from gangline.paramserver.clocks import Clocks, Closed, Fate
 from gangline.paramserver.functional.computing import Job, Outcome, place
-from gangline.paramserver.functional.leaves import Leaves, combine
+from gangline.paramserver.functional.leaves import Leaves, combine, copied
 from gangline.paramserver.functional.ledger import Done, Ledger, Portion
 from gangline.paramserver.functional.result import Tally
-from gangline.spec.errors import LaunchError
+from gangline.spec.errors import GradientError, LaunchError
 
 if TYPE_CHECKING:
     from gangline.paramserver.functional.arguments import Settings
@@ -185,6 +185,8 @@ class Server:
         self._count([(worker, portion) for worker, portion, _ in rounds], staleness=0)
 
     def _apply_alone(self, worker: int, task: Task, outcome: Outcome) -> None:
+        if self._settings.is_hogwild:
+            return  # by its worker, while it computed
         if not self._job.pushes_models:
             last = len(task.portion.batches) - 1
             self._step(outcome.leaves, place(worker, task.portion, last))
@@ -220,9 +222,20 @@ class Server:
         self._cuts.append(
             Cut(
                 epoch=epoch,
-                model=self._model,
+                model=self._kept_model(epoch),
                 done=self._ledger.done,
                 tally=copied,
                 seconds=seconds,
             )
         )
+
+    def _kept_model(self, epoch: int) -> Leaves:
+        """The parameters as they are now, whoever goes on with them."""
+        if not self._settings.is_hogwild:
+            return self._model
+        form = self._job.model_form
+        try:
+            form.check_finite(self._model, f"the model after epoch {epoch + 1}")
+        except GradientError as error:
+            self._error = self._error or error
+        return copied(self._model)

@@ -31,6 +31,7 @@ _FREE = (
 _WHAT_TO_DO = {
     "data_set_length": "give the same data set",
     "samples_per_epoch": "give the same data set and sampler",
+    "data_of_workers": "start the same workers, each with the data that it had",
     "order": "give the loader the same sampler or shuffle=",
     "parameters": "build the same model",
     "buffers": "build the same model",

@@ -53,6 +53,8 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
     stateful: tuple[str, ...]
     data_set_samples: str = ""
     """A hash of some samples; empty where they are not compared."""
+    data_of_workers: tuple[int, ...] = ()
+    """How many samples each worker has of its own; empty where all read the same."""
 
     def traits(self) -> dict[str, str]:
         """All fields in short, for who does not compare them itself: long ones by their hash."""

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 from torch import nn
 
@@ -14,7 +15,7 @@ from gangline.emulation.pacing import Pacer, pace
 from gangline.planning.allocation.policies import check_allocation
 from gangline.protocol.messages import Ready
 from gangline.spec import View
-from gangline.spec.config import check_non_finite
+from gangline.spec.config import OWN, check_data, check_non_finite
 from gangline.spec.errors import ExchangeError, LaunchError, UnsupportedError, UsageError
 from gangline.spec.event import Decision, WorkerReady
 from gangline.version import VERSION
@@ -40,6 +41,7 @@ from gangline.worker.prepare.handshake import (
 )
 from gangline.worker.prepare.likeness import sample_digest
 from gangline.worker.prepare.objects import sort_objects
+from gangline.worker.prepare.ownership import check_owned, refuse_late
 from gangline.worker.prepare.prepared import Prepared
 from gangline.worker.prepare.refusals import (
     check_apart,
@@ -51,6 +53,7 @@ from gangline.worker.prepare.refusals import (
     why_unserved,
 )
 from gangline.worker.prepare.selfprobe import ProbeSchedule, tell_workload
+from gangline.worker.prepare.serving_need import free_bytes, serving_bytes
 from gangline.worker.prepare.weighing import LEAST_BYTES, expect_exchange_s
 from gangline.worker.samples.drawn_batches import DrawnBatches
 from gangline.worker.samples.loader import ShareLoader, ShareSampler, rebuild
@@ -62,6 +65,7 @@ from gangline.worker.samples.loader_order import (
     loader_order,
 )
 from gangline.worker.samples.order import order_seed
+from gangline.worker.samples.owned import Holding, Holdings, OwnOrder, gather_holdings
 from gangline.worker.session import Session, now
 from gangline.worker.telling.metrics import MetricsProbe
 
@@ -98,6 +102,7 @@ class Options:
     resume: bool | None = None
     non_finite: str | None = None
     sync: Sync | None = None
+    data: str | None = None
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -108,6 +113,8 @@ class Options:
             )
         if self.non_finite is not None:
             check_non_finite(self.non_finite, name="non_finite")
+        if self.data is not None:
+            check_data(self.data, name="data")
         if self.weight is not None and self.reduction == "sum":
             raise UsageError(
                 "a sum-reduced loss needs no weight: leave out weight=, or make the loss a mean"
@@ -147,11 +154,31 @@ class Request:
     """What an allocation gives at least to whoever takes part."""
     allocation: str
     shares: tuple[float, ...] | None
+    is_owned: bool = False
+    """Whether each worker has its own data."""
+    holdings: Holdings | None = None
+    """What all founders have of their own, where it `is_owned` and they have told each other."""
 
     @property
     def order(self) -> Order:
         """The epochs' order, but for its seed."""
         return loader_order(self.loader, seed=0)
+
+    @property
+    def holding(self) -> Holding:
+        """What this worker has of its own."""
+        batching = self.batching
+        rest = batching.length % batching.batch_size if batching.drop_last else 0
+        return Holding(batching.length - rest, batching.batch_size)
+
+    def holding_of_all(self, holdings: Holdings) -> Request:
+        """The same, where the founders have told each other what they have."""
+        return replace(
+            self,
+            holdings=holdings,
+            global_batch=holdings.global_batch,
+            shares=tuple(float(one.batch) for one in holdings.parts),
+        )
 
 
 def set_up(
@@ -173,7 +200,8 @@ def set_up(
         faults=Faults(session.place.faults, record=session.record, line=session.client),
         reduction=_reduction_check(request),
     )
-    view, seed, start = _take_part(session, request, layout, introduction)
+    view, seed, start, request = _take_part(session, request, layout, introduction)
+    introduction = _of_owners(introduction, request)
     if options.checkpoint is not None:
         checkpointer = Checkpointer(
             options.checkpoint,
@@ -243,7 +271,9 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
         is_shared=session.group.size > 1 or session.is_late,
         accumulate=options.accumulate,
     )
-    check_loader(loader)
+    config = session.place.config
+    is_owned = (options.data or config.batch.data) == OWN and session.client is not None
+    check_loader(loader, may_be_empty=is_owned)
     batching = batching_of(loader)
     check_batching(
         batching,
@@ -252,7 +282,13 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
         max_share=options.max_share,
     )
     global_batch = batching.batch_size if options.global_batch is None else options.global_batch
-    _check_batch(global_batch, session.group.size, batching.length)
+    sync = options.sync or config.exchange.how_tight
+    if is_owned:
+        check_owned(options, config, batching, sync)
+    else:
+        _check_batch(global_batch, session.group.size, batching.length)
+    if is_owned and session.is_late:
+        refuse_late()
     shares = options.shares or session.place.config.batch.shares
     if shares is not None and not session.is_late:
         _check_shares(shares, session.group.size)
@@ -269,7 +305,7 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
             optimizers=optimizers,
             stateful=options.stateful,
             generators=generators_of(loader),
-            sync=options.sync or session.place.config.exchange.how_tight,
+            sync=sync,
             sync_batchnorm=options.sync_batchnorm and normalisation.num_layers > 0,
             evicts_wrong=evicts_wrong,
         ),
@@ -278,23 +314,27 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
         batching=batching,
         global_batch=global_batch,
         normalisation=normalisation,
-        least_share=_least_share(session, options, normalisation, global_batch, shares is not None),
+        least_share=1
+        if is_owned
+        else _least_share(session, options, normalisation, global_batch, shares is not None),
         allocation=options.allocation
         or session.place.config.batch.allocation
         or DEFAULT_ALLOCATION,
         shares=shares,
+        is_owned=is_owned,
     )
 
 
 def _share(request: Request, training: Training, seed: int) -> ShareLoader:
     """The loader that hands out this worker's share."""
     loader = request.loader
+    order = loader_order(loader, seed=seed)
     sampler = ShareSampler(
-        loader_order(loader, seed=seed),
+        order if request.holdings is None else OwnOrder(order, request.holdings),
         training.cutting,
         global_batch=request.global_batch,
         num_micros=request.options.accumulate,
-        drop_last=request.batching.drop_last,
+        drop_last=request.batching.drop_last and not request.is_owned,
         minimum=request.normalisation.fewest,
     )
     return ShareLoader(
@@ -379,7 +419,9 @@ def _least_share(
 def _introduce(request: Request, layout: Layout, checks: ChecksConfig) -> Introduction:
     options = request.options
     torch_version = "" if checks.allow_differences else torch.__version__.split("+")[0]
-    samples = sample_digest(request.loader.dataset, request.batching.length, checks.samples)
+    samples = ""
+    if not request.is_owned:
+        samples = sample_digest(request.loader.dataset, request.batching.length, checks.samples)
     return Introduction(
         gangline_version=VERSION,
         torch_version=torch_version,
@@ -406,18 +448,50 @@ def _introduce(request: Request, layout: Layout, checks: ChecksConfig) -> Introd
     )
 
 
+def _of_owners(introduction: Introduction, request: Request) -> Introduction:
+    """What a worker says of itself that has its own data, as all others do: nothing of that data."""
+    holdings = request.holdings
+    if holdings is None:
+        return introduction
+    return msgspec.structs.replace(
+        introduction,
+        data_set_length=0,
+        global_batch=holdings.global_batch,
+        drop_last=False,
+        order="each worker's own",
+        samples_per_epoch=0,
+        data_of_workers=holdings.lengths,
+    )
+
+
 def _take_part(
     session: Session, request: Request, layout: Layout, introduction: Introduction
-) -> tuple[View, int, Start | None]:
-    """The first view with this worker in it, the seed of the order, and where a founder starts."""
+) -> tuple[View, int, Start | None, Request]:
+    """The first view with this worker in it, the seed of the order, where a founder starts, and
+    what it is asked for where the founders have told each other what they have.
+    """
     seed = order_seed(request.loader.generator)
     while not session.is_late:
         try:
+            request = _tell_holdings(session, request)
+            introduction = _of_owners(introduction, request)
             seed, start = _become_founder(session, request, layout, introduction, seed)
-            return *_first_view(session, request, introduction, seed), start
+            return *_first_view(session, request, introduction, seed), start, request
         except ExchangeError as error:
             session.found_again(error)
-    return *_first_view(session, request, introduction, seed), None
+    return *_first_view(session, request, introduction, seed), None, request
+
+
+def _tell_holdings(session: Session, request: Request) -> Request:
+    """Where each worker has its own data: how much all of them have."""
+    if not request.is_owned:
+        return request
+    own = request.holding
+    if session.place.worker in session.place.config.exchange.only_serve:
+        own = own._replace(samples=0)
+    return request.holding_of_all(
+        session.communicator.call(lambda group: gather_holdings(group, own))
+    )
 
 
 def _become_founder(
@@ -526,7 +600,9 @@ def _first_view(
             sync=request.prepared.sync,
             must_stay=why_in_step(request.prepared, request.order, is_elastic=client.is_elastic),
             must_update=why_unserved(request.prepared),
-            only_serves=session.place.worker in session.place.config.exchange.only_serve,
+            only_serves=_is_idle(session, request),
+            owns=_estate(request.holdings),
+            **_room(request.prepared),
             traits=introduction.traits(),
             gradient_bytes=_gradient_bytes(request.prepared.models),
             keeps_checkpoints=request.options.checkpoint is not None,
@@ -541,6 +617,26 @@ def _first_view(
     if found is None:
         raise LaunchError("this worker was asked to leave before it could take part")
     return found, client.seed
+
+
+def _is_idle(session: Session, request: Request) -> bool:
+    """Whether this worker computes nothing: it only serves, or has no samples of its own."""
+    is_without = request.holdings is not None and request.holdings.own.samples == 0
+    return is_without or session.place.worker in session.place.config.exchange.only_serve
+
+
+def _room(prepared: Prepared) -> dict[str, Any]:
+    """What this worker would hold as a parameter server, and has room for; nothing: there is none."""
+    if prepared.sync.service is None:
+        return {}
+    (optimizer,) = prepared.optimizers
+    return {"serving_bytes": serving_bytes(optimizer), "free_bytes": free_bytes()}
+
+
+def _estate(holdings: Holdings | None) -> tuple[int, int] | None:
+    if holdings is None:
+        return None
+    return holdings.first, holdings.first + holdings.own.samples
 
 
 def _gradient_bytes(models: Sequence[nn.Module]) -> int:
@@ -569,9 +665,14 @@ def _announce(session: Session, request: Request, layout: Layout) -> None:
             torch=torch.__version__,
             parameters=layout.num_parameters,
             transport=session.group.transport,
-            # Batches of the script's own may have any size.
-            samples_per_epoch=0
-            if isinstance(request.order, DrawnBatches)
-            else request.order.length,
+            samples_per_epoch=_samples_per_epoch(request),
+            owns=_estate(request.holdings) or (0, 0),
         )
     )
+
+
+def _samples_per_epoch(request: Request) -> int:
+    """0 where batches of the script's own may have any size."""
+    if request.holdings is not None:
+        return request.holdings.total
+    return 0 if isinstance(request.order, DrawnBatches) else request.order.length

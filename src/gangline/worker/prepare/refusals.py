@@ -145,7 +145,7 @@ def why_in_step(prepared: Prepared, order: Order, *, is_elastic: bool) -> str:
     return ""
 
 
-def check_loader(loader: DataLoader[object]) -> None:
+def check_loader(loader: DataLoader[object], *, may_be_empty: bool = False) -> None:
     """Refuses loaders whose batches cannot be cut exactly."""
     _check_subclass(loader)
     if isinstance(loader.dataset, IterableDataset):
@@ -176,7 +176,7 @@ def check_loader(loader: DataLoader[object]) -> None:
             f"the data set {type(loader.dataset).__name__} has no __len__: gangline must know how "
             "many samples an epoch has"
         ) from error
-    if length == 0:
+    if length == 0 and not may_be_empty:
         raise UsageError("the data set is empty: there is nothing to train on")
 
 

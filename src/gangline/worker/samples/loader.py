@@ -23,6 +23,7 @@ from gangline.worker.samples.drawn_batches import BatchedIndices, DrawnBatches, 
 from gangline.worker.samples.handout import Handout, cut_window, num_steps
 from gangline.worker.samples.loader_order import batching_of
 from gangline.worker.samples.order import undrawn
+from gangline.worker.samples.owned import OwnOrder
 
 if TYPE_CHECKING:
     from gangline.collectives import Group
@@ -116,11 +117,12 @@ class ShareSampler:
 
     @property
     def steps_per_epoch(self) -> int:
-        if isinstance(self._order, DrawnBatches):
-            return self._order.length
-        return num_steps(
-            self._order.length, global_batch=self._global_batch, drop_last=self._drop_last
-        )
+        order = self._order
+        if isinstance(order, DrawnBatches):
+            return order.length
+        if isinstance(order, OwnOrder):
+            return num_steps(order.own.samples, global_batch=order.own.batch, drop_last=False)
+        return num_steps(order.length, global_batch=self._global_batch, drop_last=self._drop_last)
 
     def __len__(self) -> int:
         return self.steps_per_epoch * self._num_micros

@@ -159,6 +159,7 @@ class ServedUpdates:
         And, if it `takes_state`, that of the optimizer. Now, while all wait for each other: later a
         server may be in the next epoch, or have ended.
         """
+        self._start()
         post = self._line.post
         turn = self._line.wait_post(
             lambda: post.turn(epoch, self._team, END), "the end of the epoch"
