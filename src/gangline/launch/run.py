@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gangline.control.sync.leasing import check_lease_scheme
 from gangline.coordinator.detectors import load_detector
 from gangline.emulation.scaling import scale_speeds
 from gangline.engines.job import Job, count_cores
@@ -69,6 +70,8 @@ def resolve(config: RunConfig, *, is_described: bool | None = None) -> RunConfig
     if config.batch.allocation is not None:
         with _naming("batch.allocation"):
             check_allocation(config.batch.allocation)
+    with _naming("exchange.lease_scheme"):
+        check_lease_scheme(config.exchange.lease_scheme)
     _own_files(config)
     exchange = config.exchange
     given = exchange.structure

@@ -117,6 +117,15 @@ class ExchangeFlags(FlagGroup, frozen=True, kw_only=True):
         ),
         Sets("exchange.sync"),
     ] = ExchangeConfig().sync
+    lease_scheme: Annotated[
+        str,
+        typer.Option(
+            metavar="SCHEME",
+            help="How large the parts of an epoch are that groups at their own pace get: halves, or "
+            "a scheme such as GSS, FAC2, TSS, WF2.",
+        ),
+        Sets("exchange.lease_scheme"),
+    ] = ExchangeConfig().lease_scheme
     only_serve: Annotated[
         str | None,
         typer.Option(
