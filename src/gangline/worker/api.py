@@ -182,10 +182,10 @@ def device() -> torch.device:
 def is_update() -> bool:
     """Whether the present batch completes the global batch, so that the optimizer should step.
 
-    Always true without accumulation.
+    Always true without accumulation. Where parts are pulled (`allocation="self-scheduled"`), the
+    coordinator is asked whether there is another part, which takes a round trip.
     """
-    training = _job.training
-    return training is None or training.shown is None or training.shown.is_update
+    return _job.training is None or _job.training.is_update
 
 
 def epochs(count: int) -> Iterator[int]:
