@@ -146,7 +146,7 @@ class BatchWalk:
         since_s = clock.lap()
         batch = self._batches.present
         assert batch is not None
-        self._windows.check_turn(batch)
+        self._windows.end_turn(batch)
         self._batches.drop()
         if batch.is_void:
             self._gear.logbook.discard(batch.handout.step)

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 
 from gangline.spec.errors import ExchangeAborted, MismatchError, UsageError
 from gangline.worker.checks.rates import rates_checksum
+from gangline.worker.gradients.buffers import WholeNumbers
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from gangline.worker.gradients.agreement import Agreed
     from gangline.worker.loop.gear import Gear
     from gangline.worker.loop.progress import Progress
@@ -34,6 +37,10 @@ class PulledWindows:
         self._progress = progress
         self._recovery = recovery
         self._rates = 0
+        self._counters = WholeNumbers(gear.prepared.models)
+        self._versions: dict[str, tuple[int, int]] = {}
+        self._counted: dict[str, Tensor] = {}
+        """What buffers that count passes had after the first part of the present step."""
         self._steps_always = False
         """Whether the loop calls step() in turns that complete no global batch."""
 
@@ -47,6 +54,7 @@ class PulledWindows:
         pulls.begin()
         if handout.micro == 0:
             self._rates = rates_checksum(self._gear.prepared.optimizers)
+            self._versions, self._counted = self._counters.versions, {}
 
     def ask_ahead(self) -> None:
         """A backward pass begins: the next part is asked for, and may be there when it is over."""
@@ -64,6 +72,8 @@ class PulledWindows:
         if pulls is not None and handout is not None and handout.is_open:
             self._gear.clock.computed()
             pulls.end(handout.samples)
+            if handout.micro == 0 and not self._counted:
+                self._counted = self._counters.copies(self._versions)
             self.settle(self._gear.batches.present)
             self._gear.clock.exchanged()
 
@@ -72,6 +82,7 @@ class PulledWindows:
         gear = self._gear
         if gear.pulls is None or batch is None or not batch.handout.is_open or self._is_void(batch):
             return
+        gear.faults.reach("part", batch.handout.step)
         try:
             is_last = gear.pulls.is_last(batch.handout)
         except ExchangeAborted as error:
@@ -86,14 +97,20 @@ class PulledWindows:
         is_void = self._progress.is_void or (batch is not None and batch.is_void)
         return is_void or self._gear.departure.has_left
 
+    def end_turn(self, batch: Fetched) -> None:
+        """The loop is done with a part; a step counts as one pass, whatever number of parts it had."""
+        self._check_turn(batch)
+        if batch.handout.is_update and batch.handout.micro > 0 and not self._is_void(batch):
+            self._counters.put_back(self._counted)
+
     # --- what the loop does in it ----------------------------------------------------------------
 
     def note_step(self, handout: Handout | None) -> None:
         """The loop called `step()` in a turn in which it is not due."""
         self._steps_always |= handout is not None and handout.is_open
 
-    def check_turn(self, batch: Fetched) -> None:
-        """The loop is done with a part. Refuses what it has done in it, if it cannot be right."""
+    def _check_turn(self, batch: Fetched) -> None:
+        """Refuses what the loop has done in a part, if it cannot be right."""
         handout = batch.handout
         if handout.pool is None or self._is_void(batch):
             return
