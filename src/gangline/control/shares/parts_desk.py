@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gangline.control.chunking import chunk_size
+from gangline.control.chunking import ChunkSizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,11 +42,11 @@ class UnknownPool(Exception):
 class _Book:
     """What was handed out of one pool, and to whom."""
 
-    def __init__(self, pool: Pool, members: Sequence[int]) -> None:
+    def __init__(self, pool: Pool, members: Sequence[int], sizes: ChunkSizes) -> None:
         self.pool = pool
         self.members = tuple(members)
+        self.sizes = sizes
         self.next = pool.start
-        self.num_given = 0
         self.given: dict[int, list[tuple[int, int]]] = {}
 
 
@@ -79,10 +79,10 @@ class PartsDesk:
     ) -> tuple[int, int] | None:
         """The `number`-th part that `worker` gets of the pool; None: nothing is left.
 
-        No part has fewer than `minimum` samples, if the pool has as many, or more than `ceiling`, the
-        most that the worker can hold. Raises UnknownPool.
+        No part has fewer than `minimum` samples, if the pool has as many. None has more than `ceiling`,
+        the most that the worker can hold, unless the rest would be too small. Raises UnknownPool.
         """
-        book = self._open(pool, members)
+        book = self._open(pool, members, minimum=minimum)
         given = book.given.setdefault(worker, [])
         if number < len(given):
             return given[number]
@@ -94,10 +94,9 @@ class PartsDesk:
         size = self._size(book, worker, left, minimum=minimum, ceiling=ceiling)
         given.append((book.next, book.next + size))
         book.next += size
-        book.num_given += 1
         return given[-1]
 
-    def _open(self, pool: Pool, members: Sequence[int]) -> _Book:
+    def _open(self, pool: Pool, members: Sequence[int], *, minimum: int) -> _Book:
         key = pool.group, pool.epoch, pool.step
         book = self._books.get(key)
         if pool.group < self._first_group:
@@ -106,7 +105,15 @@ class PartsDesk:
             newest = max((one[2] for one in self._books if one[0] == pool.group), default=-1)
             if pool.step < newest - KEPT_POOLS:
                 raise UnknownPool(f"step {pool.step} is long over")
-            book = self._books[key] = _Book(pool, members)
+            total, count = pool.stop - pool.start, len(members)
+            sizes = ChunkSizes(
+                self._pulling.scheme,
+                total=total,
+                workers=count,
+                weights=self._weights(members),
+                grain=self._pulling.grain_of(total, count, minimum=minimum),
+            )
+            book = self._books[key] = _Book(pool, members, sizes)
             for old in list(self._books)[:-KEPT_POOLS]:
                 del self._books[old]
         elif book.pool != pool:
@@ -119,20 +126,11 @@ class PartsDesk:
         most = max(ceiling, minimum, 1)
         if len(book.members) == 1:
             return min(left, most)
-        total, members = book.pool.stop - book.pool.start, book.members
-        size = chunk_size(
-            self._pulling.scheme,
-            total=total,
-            workers=len(members),
-            count=book.num_given,
-            remaining=left,
-            worker=members.index(worker) if worker in members else len(members),
-            weights=self._weights(members),
-            grain=self._pulling.grain_of(total, len(members), minimum=minimum),
-        )
-        size = min(size, most)
+        members = book.members
+        rank = members.index(worker) if worker in members else len(members)
+        size = min(book.sizes.next(rank, left), most)
         if 0 < left - size < minimum:  # the last part would be too small for a batch
-            size = left if left <= most else left - minimum
+            size = left if left <= most or left < 2 * minimum else left - minimum
         return size
 
     def _weights(self, members: Sequence[int]) -> list[float]:

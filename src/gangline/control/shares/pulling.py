@@ -30,7 +30,7 @@ DEFAULT_SCHEME = "WF2"
 """A worker's first part is half of what its speed would give it: by equal halves (FAC2), one that is
 slower than half of the others' mean would be waited for; by guided ones (GSS), every slow one."""
 DEFAULT_OWN = 0.8
-GRAINS = 16
+GRAINS = 8
 """Where no grain is given, a worker's equal share has so many: each part costs a pass of its own."""
 
 _WRITTEN = re.compile(r"^(?P<name>self-scheduled|balanced\+stolen)(?:\((?P<inside>.*)\))?$")
@@ -44,7 +44,7 @@ class Pulling(msgspec.Struct, frozen=True, kw_only=True):
     scheme: str = DEFAULT_SCHEME
     """What says how large the next part is."""
     grain: int = 0
-    """The fewest samples of a part; 0: a sixteenth of the equal share."""
+    """The fewest samples of a part; 0: an eighth of the equal share of what is pulled."""
     own: float = 0.0
     """Which fraction of its share a worker begins with, before it pulls."""
 

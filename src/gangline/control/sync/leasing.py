@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gangline.control.chunking import check_scheme, chunk_size
+from gangline.control.chunking import ChunkSizes, check_scheme
 from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease, TeamOrder, leave_out
 
@@ -145,15 +145,14 @@ class LeaseBook:
         """How many steps of `batch` samples a team with this part of the speed is lent next."""
         if self._scheme == HALVES:
             return min(MAX_STEPS, max(1, int(self.num_free * part / PARTS / batch)))
-        size = chunk_size(
+        sizes = ChunkSizes(
             self._scheme,
             total=self.length,
             workers=teams,
-            count=self._num_given,
-            remaining=self.num_free,
             weights=_weights(part, teams),
+            count=self._num_given,
         )
-        return -(-size // batch)
+        return -(-sizes.next(0, self.num_free) // batch)
 
     @property
     def _num_given(self) -> int:
