@@ -26,7 +26,7 @@ from gangline.cli.output import EXIT_USAGE, exit_code_of, print_error
 from gangline.cli.probe import cmd_probe
 from gangline.cli.run import cmd_join, cmd_run
 from gangline.cli.run.program import MODULE_FLAGS
-from gangline.cli.simulate import cmd_simulate
+from gangline.cli.simulate import cmd_simulate, cmd_simulate_loop
 from gangline.spec.errors import GanglineError
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ for _verb in (
     cmd_report,
     cmd_compare,
     cmd_simulate,
+    cmd_simulate_loop,
     cmd_probe,
     cmd_plan,
     cmd_doctor,

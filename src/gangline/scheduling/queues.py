@@ -41,10 +41,12 @@ class WorkQueues:
         """Of each worker its queue; of each queue those of the same group, itself included."""
 
         def make(items: int) -> Scheme:
-            return choice.scheme.make(
-                items, workers, grain=choice.grain, weights=weights, timing=timing, speeds=speeds
+            now = self._choice
+            return now.scheme.make(
+                items, workers, grain=now.grain, weights=weights, timing=timing, speeds=speeds
             )
 
+        self._make = make
         count = len(self.near)
         if choice.pre_partition or count == 1:
             blocks = cut_blocks(total, _powers(self.own, weights, count))
@@ -59,6 +61,23 @@ class WorkQueues:
     def remaining(self) -> int:
         """How many items are not handed out."""
         return sum(queue.remaining for queue in self._queues)
+
+    @property
+    def choice(self) -> Choice:
+        """How the loop is handed out now."""
+        return self._choice
+
+    def switch(self, choice: Choice) -> None:
+        """From now on another scheme and grain; the queues stay as they are. Raises UsageError."""
+        if choice.layout != self._choice.layout:
+            raise UsageError(
+                f"the layout {self._choice.layout} cannot become {choice.layout} within a loop"
+            )
+        if not self._choice.pre_partition:
+            raise UsageError("chunks that were dealt beforehand cannot be cut anew within a loop")
+        self._choice = choice
+        for queue in self._queues:
+            queue.switch(self._make(queue.remaining))
 
     def take(self, worker: int) -> Chunk | None:
         """The next chunk for `worker`: of its own queue, or stolen; None when all are empty."""

@@ -58,12 +58,14 @@ class WeightedFactoring:
 class AdaptiveWeighted:
     """AWF-B, -C, -D and -E (Cariño and Banicescu, 2008): the weights change within the loop.
 
-    B and D: batches of P chunks of ⌈R/2P⌉, with the weights of when the batch began.
-    C and E: each chunk is ⌈R/2P⌉ by itself, with the weights of now.
-    D and E count the overhead as part of the time of a chunk.
+    B and D: batches of P chunks of ⌈R/xP⌉, with the weights of when the batch began.
+    C and E: each chunk is ⌈R/xP⌉ by itself, with the weights of now.
+    D and E count the overhead as part of the time of a chunk. In the papers x = 2; with a larger one
+    chunks are smaller, so that less hangs on a weight that was learnt from cheaper items.
     """
 
-    def __init__(self, loop: Loop, *, by_batch: bool, with_overhead: bool) -> None:
+    def __init__(self, loop: Loop, *, by_batch: bool, with_overhead: bool, x: float = 2.0) -> None:
+        self._cut = x * loop.workers
         self._loop = loop
         self._by_batch = by_batch
         self._with_overhead = with_overhead
@@ -75,7 +77,7 @@ class AdaptiveWeighted:
     def next_size(self, worker: int, remaining: int) -> int:
         """In proportion to the worker's weight."""
         if not self._by_batch or self._count % self._loop.workers == 0:
-            self._size = math.ceil(remaining / (2 * self._loop.workers))
+            self._size = math.ceil(remaining / self._cut)
             self._weights.clear()
             if self._by_batch:
                 known = {*range(self._loop.workers), *self._speeds.workers}

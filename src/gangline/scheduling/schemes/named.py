@@ -82,6 +82,9 @@ DAPHNE: Mapping[str, Maker] = MappingProxyType(
 )
 """As DAPHNE's code computes them: `daphne:TFSS`."""
 
+SHARING = frozenset({"AWF-B", "AWF-C", "AWF-D", "AWF-E"})
+"""Those that tell `Loop.speeds` of each chunk while the loop runs."""
+
 PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "PLS": ("swr",),
@@ -89,6 +92,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "FAC": ("mean", "sigma", "overhead"),
         "TAP": ("alpha", "mean", "sigma", "overhead"),
         "BOLD": ("mean", "sigma", "overhead"),
+        **dict.fromkeys(SHARING, ("x",)),
     }
 )
 """What may be given in parentheses."""

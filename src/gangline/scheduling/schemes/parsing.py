@@ -12,7 +12,7 @@ import msgspec
 from gangline.scheduling.chunks import Loop
 from gangline.scheduling.schemes.bounded import Bounded
 from gangline.scheduling.schemes.checking import check_scheme
-from gangline.scheduling.schemes.named import DAPHNE, LEARNING, PARAMETERS, SCHEMES
+from gangline.scheduling.schemes.named import DAPHNE, LEARNING, PARAMETERS, SCHEMES, SHARING
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +38,13 @@ class SchemeSpec(msgspec.Struct, frozen=True):
     parameters: dict[str, float] = {}
     is_learning: bool = True
     """Whether chunks depend on what was measured, so that they cannot be cut beforehand."""
+    name: str = ""
+    """Without its parameters; empty of a user's own."""
+
+    @property
+    def shares_speeds(self) -> bool:
+        """Whether the scheme itself tells `Loop.speeds` of each chunk."""
+        return self.name in SHARING
 
     def make(
         self,
@@ -77,7 +84,8 @@ def parse_scheme(text: str, *, load: Load | None = None) -> SchemeSpec:
         raise UsageError(f"scheme {text!r}: no parameter {min(unknown)!r}; it takes {accepted}")
     _check_values(known, parameters, text=text)
     maker = DAPHNE[known] if home else SCHEMES[known]
-    return SchemeSpec(_said(home, known, parameters), maker, parameters, known in LEARNING)
+    said = _said(home, known, parameters)
+    return SchemeSpec(said, maker, parameters, known in LEARNING, known)
 
 
 def _check_known(name: str, *, home: str | None, text: str) -> None:
@@ -108,6 +116,8 @@ def _parameters(written: str, *, text: str) -> dict[str, float]:
 def _check_values(name: str, parameters: dict[str, float], *, text: str) -> None:
     if not 0 < parameters.get("swr", 0.5) <= 1:
         raise UsageError(f"scheme {text!r}: swr is the static part of the loop, above 0, at most 1")
+    if parameters.get("x", 2.0) < 1:
+        raise UsageError(f"scheme {text!r}: a chunk is 1/x of a worker's part; x is at least 1")
     if {"sigma", "overhead"} & set(parameters) and not parameters.get("mean"):
         raise UsageError(f"scheme {text!r}: give mean, what an item takes in seconds, with it")
 

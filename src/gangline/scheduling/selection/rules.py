@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an expert would pick: rules over the numbers of the last loop.
+
+| what was measured                             | what follows                                     |
+|-----------------------------------------------|--------------------------------------------------|
+| nothing yet                                   | small chunks of one size, until all have reported |
+| one worker                                    | STATIC: one chunk                                |
+| workers and items are alike                   | GSS: few chunks                                  |
+| workers or items are not                      | AWF-E(x=8): many chunks that follow the speeds   |
+| a chunk's overhead beside what an item takes  | the grain: 10 items' worth of overhead at most   |
+| several groups                                | PERGROUP, where the caller can do it             |
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from gangline.scheduling.choice import Choice, Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gangline.scheduling.measures import LoopReport
+
+PROBE_CHUNKS = 32
+"""Into how many chunks per worker a loop of which nothing is known is cut at first."""
+UNLIKE = 1.15
+"""Workers whose speeds differ by more are not alike."""
+VARIED = "AWF-E(x=8)"
+"""For workers or items that are not alike: a fourth of the published chunks, since speeds are learnt
+from some items and used for others, which may cost much more."""
+STEADY = 0.1
+"""Items whose σ/μ is below are alike."""
+OVERHEAD = 0.1
+"""The overhead of the smallest chunk, beside what its items take, is at most this."""
+LEAST_CHUNKS = 16
+"""A grain leaves at least as many chunks per worker."""
+TAIL = 0.05
+"""A grain takes the slowest worker at most this part of the loop."""
+WORTH_A_TRY = 0.03
+"""Above this share of lost time, other choices get a loop each."""
+WITHIN_OVERHEAD = 0.05
+"""Above this share of overhead, the grain is raised within a loop."""
+
+
+def probe(total: int, workers: int, layouts: Sequence[Layout]) -> tuple[Choice, str]:
+    """For a loop of which nothing is known."""
+    if workers == 1:
+        return Choice.parse("STATIC"), "one worker does the whole loop, in one chunk"
+    grain = max(1, total // (PROBE_CHUNKS * workers))
+    return Choice.parse("SS", grain=grain, layout=first_layout(layouts)), (
+        f"nothing is measured yet: chunks of {grain}, until each worker has done one"
+    )
+
+
+def pick(
+    report: LoopReport, total: int, workers: int, layouts: Sequence[Layout]
+) -> tuple[Choice, str]:
+    """The scheme and the grain for a loop like the one that was measured."""
+    if workers == 1:
+        return probe(total, workers, layouts)
+    scheme, why = _scheme(report)
+    grain = grain_for(report, total, workers)
+    if grain > 1:
+        why += f"; a chunk costs {report.overhead_s:.2g} s, an item {report.mean_s:.2g} s"
+    return Choice.parse(scheme, grain=grain, layout=first_layout(layouts)), why
+
+
+def first_layout(layouts: Sequence[Layout]) -> Layout:
+    """A queue for each group keeps data where they lie, and is stolen from seldom."""
+    order = (Layout.PERGROUP, Layout.CENTRALIZED, Layout.PERCPU)
+    return min(layouts, key=order.index)
+
+
+def grain_for(report: LoopReport, total: int, workers: int) -> int:
+    """The smallest chunk whose overhead is a tenth of what its items take.
+
+    It is not so large that the slowest worker could keep the others waiting for long with one.
+    """
+    if report.mean_s <= 0 or not report.rates:
+        return 1
+    wanted = math.ceil(report.overhead_s / (OVERHEAD * report.mean_s))
+    slowest = min(report.rates.values()) / sum(report.rates.values())
+    return max(1, min(wanted, total // (LEAST_CHUNKS * workers), int(TAIL * total * slowest)))
+
+
+def alternatives(first: Choice, report: LoopReport, layouts: Sequence[Layout]) -> list[Choice]:
+    """What else is worth a loop to try it; `first` is not among it.
+
+    There is none where next to nothing was lost by waiting and overheads.
+    """
+    if report.lost_share <= WORTH_A_TRY:
+        return []
+    scheme, grain, layout = str(first.scheme), first.grain, first.layout
+    other = "AWF-E(x=4)" if report.variation >= STEADY or _are_unlike(report) else "FAC2"
+    found = [Choice.parse(other, grain=grain, layout=layout)]
+    if Layout.PERCPU in layouts:
+        found += [
+            Choice.parse(one, grain=grain, layout=Layout.PERCPU, victims="RANDOMPRI")
+            for one in (other, scheme)
+        ]
+    return [one for one in found if str(one) != str(first)]
+
+
+def arms(first: Choice, layouts: Sequence[Layout]) -> list[Choice]:
+    """All that a learner may try beside `first`."""
+    found = [
+        Choice.parse(scheme, grain=first.grain, layout=layout)
+        for scheme in (VARIED, "AWF-E(x=4)", "AWF-E")
+        for layout in layouts
+    ]
+    return [one for one in found if str(one) != str(first)]
+
+
+def rethink(
+    report: LoopReport, choice: Choice, *, remaining: int, total: int, workers: int
+) -> tuple[Choice, str] | None:
+    """Within a loop: another scheme or grain for what remains, where it is worth it."""
+    if remaining * 4 < total:
+        return None
+    if report.overhead_share > WITHIN_OVERHEAD:
+        grain = min(choice.grain * 4, grain_for(report, remaining, workers))
+        if grain > choice.grain:
+            why = f"{report.overhead_share:.0%} of the time went into getting chunks"
+            return _with(choice, str(choice.scheme), grain), why
+    if not _follows_speeds(choice) and _are_unlike(report):
+        why = f"the fastest worker is {report.unlikeness:.2g} times as fast as the slowest"
+        return _with(choice, VARIED, choice.grain), why
+    return None
+
+
+def _scheme(report: LoopReport) -> tuple[str, str]:
+    if _are_unlike(report):
+        return VARIED, (
+            f"the fastest worker is {report.unlikeness:.2g} times as fast as the slowest: chunks "
+            "follow their speeds"
+        )
+    if report.variation < STEADY:
+        return "GSS", f"workers and items are alike (σ/μ = {report.variation:.2g}): few chunks"
+    return VARIED, f"items are not alike (σ/μ = {report.variation:.2g}): many chunks"
+
+
+def _are_unlike(report: LoopReport) -> bool:
+    return report.unlikeness > UNLIKE + report.doubt
+
+
+def _follows_speeds(choice: Choice) -> bool:
+    return choice.scheme.shares_speeds or choice.scheme.name == "AF"
+
+
+def _with(choice: Choice, scheme: str, grain: int) -> Choice:
+    return Choice.parse(scheme, grain=grain, layout=choice.layout, victims=str(choice.victims))
