@@ -22,6 +22,8 @@ class Parts:
         self._mind = mind
         self._first_group = mind.group + 1  # of older ones another coordinator has handed out
         self._desk: PartsDesk | None = None
+        self._members: dict[int, tuple[int, ...]] = {}
+        """Who is in the newest group, and who was in the one that it follows."""
 
     def give(self, worker: int, asked: PartAsked) -> PartGiven:
         """The answer. Raises UsageError, for the worker to read, where nothing is pulled."""
@@ -33,18 +35,28 @@ class Parts:
 
     def _find(self, worker: int, asked: PartAsked) -> tuple[int, int] | None:
         mind, desk = self._mind, self._open()
+        members = self._members_of(asked.group)
+        if worker not in members:
+            raise UnknownPool(f"worker {worker} is not in the group that pulls them")
         desk.learn(worker, asked.samples, asked.compute_s)
-        if asked.group < mind.group and mind.is_recovered:
-            raise UnknownPool("the members have made another group")
         (ceiling,) = mind.roster.ceilings((worker,))
         return desk.give(
             worker,
             Pool(asked.group, asked.epoch, asked.step, asked.start, asked.stop),
             asked.number,
-            members=mind.members,
+            members=members,
             minimum=mind.roster.options.minimum,
             ceiling=ceiling,
         )
+
+    def _members_of(self, group: int) -> tuple[int, ...]:
+        """Who pulls in a group: the newest one, or the one before until its members have left it."""
+        mind = self._mind
+        if mind.group not in self._members:
+            self._members = {**dict([*self._members.items()][-1:]), mind.group: mind.members}
+        if group < mind.group and mind.is_recovered:
+            raise UnknownPool("the members have made another group")
+        return self._members.get(group, ())
 
     def _open(self) -> PartsDesk:
         roster = self._mind.roster
