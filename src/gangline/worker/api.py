@@ -101,7 +101,8 @@ def prepare(
       batch, e.g. `lambda batch: batch["mask"].sum()` for a loss that is a mean over tokens.
     - `shares`: each worker's part of the global batch, in any unit, for the whole run.
     - `allocation`: who gets how much where no shares are given: "balanced" (the default) follows the
-      measured speeds; "equal", "random", "kqv" and "kqv-normalised" are there to compare with.
+      measured speeds; "equal", "random", "kqv" and "kqv-normalised" are there to compare with. With
+      "self-scheduled" and "balanced+stolen" workers pull parts of each global batch, one per turn.
     - `max_share`: the most samples that this worker's memory can hold at once.
     - `min_share`: the fewest samples that an allocation gives a worker. Default: 1; with BatchNorm that
       is not synchronised, 8 in each forward pass, as far as the global batch goes.

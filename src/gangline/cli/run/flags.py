@@ -105,7 +105,10 @@ class ExchangeFlags(FlagGroup, frozen=True, kw_only=True):
     ] = None
     allocation: Annotated[
         str | None,
-        typer.Option(help="Who gets how much: balanced, equal, random, kqv or kqv-normalised."),
+        typer.Option(
+            help="Who gets how much: balanced, equal, random, kqv, kqv-normalised; or pulled part by "
+            "part: self-scheduled, 'self-scheduled(GSS)', balanced+stolen."
+        ),
         Sets("batch.allocation"),
     ] = None
     sync: Annotated[
