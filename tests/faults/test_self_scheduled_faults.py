@@ -20,6 +20,7 @@ from live_jobs import LiveJob, assert_nothing_lost, report
 
 from cases import quick_of
 from gangline.spec.event import Decision, StepDone
+from gangline.spec.faults import Fault
 
 PULLED = "self-scheduled(SS)"
 """One sample at a time: a worker has several parts of every step, whatever the machine does."""
@@ -81,6 +82,13 @@ def test_a_worker_that_hangs_in_a_part_is_done_without_and_comes_back(
     without = [event for event in regroups(outcome) if event.members == [0, 2]]
     assert {event.worker for event in without} == {0, 2}
     assert 17 in outcome.steps_of(1), "it takes part in the last step"
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_cut_from_the_coordinator_is_waited_for(tmp_path: Path) -> None:
+    setup = Setup(allocation=PULLED)
+    faults = [Fault(worker=1, kind="cut", step=3, where="part", for_s=0.5)]
+    judge(run_with(tmp_path, setup, faults), setup, faults)
 
 
 @pytest.mark.slow

@@ -181,6 +181,11 @@ class Gradients:
         """
         self._is_update, self._part = True, part
 
+    def await_devices(self) -> None:
+        """Waits until what was queued is computed, unless nobody needs to know when."""
+        if not self.runs_ahead:
+            wait_for(self._devices)
+
     def stop(self) -> None:
         """The epoch is over: no batch is there that a gradient could count for."""
         self._is_update = False
@@ -305,8 +310,7 @@ class Gradients:
             return False
         self._send_up_to(len(self._plan) - 1)
         self._left = self._look()
-        if not self.runs_ahead:
-            wait_for(self._devices)  # they compute later than this thread; then the time is taken
+        self.await_devices()  # they compute later than this thread; then the time is taken
         return True
 
     def _look(self) -> _Left:

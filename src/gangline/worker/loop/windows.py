@@ -70,6 +70,8 @@ class PulledWindows:
         """A backward pass is over: the present part is the last one, or there is another one."""
         pulls, handout = self._gear.pulls, self._gear.handout
         if pulls is not None and handout is not None and handout.is_open:
+            # A GPU has queued the pass: who asked for more before it is made would get too much.
+            self._gear.gradients.await_devices()
             self._gear.clock.computed()
             pulls.end(handout.samples)
             if handout.micro == 0 and not self._counted:
