@@ -10,6 +10,8 @@ from __future__ import annotations
 import copy
 import io
 import itertools
+import random
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import gangline
 
@@ -29,7 +31,11 @@ class Setting:
     """How the workers cut the job."""
 
     shares: tuple[float, ...]
+    """One per worker; where there is an allocation, only their number counts."""
     accumulate: int = 1
+    allocation: str | None = None
+    jitter_s: float = 0.0
+    """So long at most a sample takes to load: at random, so that workers overtake each other."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +69,19 @@ class Job:
             gangline.prepare(
                 *objects,
                 global_batch=self.problem.batch,
-                shares=self.setting.shares,
+                shares=self.setting.shares if self.setting.allocation is None else None,
+                allocation=self.setting.allocation,
                 accumulate=self.setting.accumulate,
                 **options,
             )
         )
 
     def loader(self, data: TensorDataset | None = None, **options: Any) -> DataLoader[Any]:
+        data = vectors(self.problem) if data is None else data
+        if self.setting is not None and self.setting.jitter_s:
+            data = Late(data, self.setting.jitter_s)
         return DataLoader(
-            vectors(self.problem) if data is None else data,
+            data,
             batch_size=self.problem.batch,
             drop_last=self.problem.drop_last,
             num_workers=self.problem.num_workers,
@@ -81,6 +91,22 @@ class Job:
     def note(self, *models: nn.Module) -> None:
         parameters = [p.detach().double().flatten() for m in models for p in m.parameters()]
         self.history.append(torch.cat(parameters))
+
+
+class Late(Dataset[Any]):
+    """Samples that take their time, different ones on each worker."""
+
+    def __init__(self, data: TensorDataset, jitter_s: float) -> None:
+        self._data = data
+        self._jitter_s = jitter_s
+        self._random = random.Random(gangline.rank())
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, place: int) -> Any:
+        time.sleep(self._random.uniform(0, self._jitter_s))
+        return self._data[place]
 
 
 def vectors(problem: Problem) -> TensorDataset:

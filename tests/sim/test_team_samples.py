@@ -11,7 +11,7 @@ from team_scenarios import MODES, check_samples, run_teams, two_sites
 from gangline.simulation import Scenario
 from gangline.simulation.links import SimulatedLink, Spell
 from gangline.simulation.scenario import SimulatedNode
-from gangline.spec.event import LeaseReturned, Regrouped, RoundEnded, RunEnded
+from gangline.spec.event import LeaseReturned, Regrouped, RoundEnded, RunEnded, SamplesLeased
 from gangline.spec.faults import Fault
 
 SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 200))]
@@ -156,3 +156,18 @@ def test_the_run_ends_when_nobody_is_left():
 def test_a_run_can_be_repeated():
     first, second = (run_teams(two_sites(noise=0.3), "flexible", seed=3)[1] for _ in range(2))
     assert first == second
+
+
+def leases_of(events):
+    return [one.stop - one.start for one in events if isinstance(one, SamplesLeased)]
+
+
+@pytest.mark.parametrize("scheme", ["GSS", "SS", "WF2"])
+def test_leases_by_a_scheme_use_each_sample_once_though_a_team_is_lost(scheme):
+    faults = [Fault(worker=one, kind="kill", at_s=0.5) for one in (2, 3)]
+    scenario = two_sites(speed=0.5)
+    _, events = run_teams(scenario, "flexible", faults=faults, lease_scheme=scheme)
+    check_samples(events, length=8000, epochs=2)
+    assert any(isinstance(event, LeaseReturned) for event in events)
+    _, usual = run_teams(scenario, "flexible", faults=faults)
+    assert leases_of(events)[0] != leases_of(usual)[0]

@@ -8,7 +8,7 @@ import math
 import msgspec
 
 from gangline.control.detection import Detector, RobustDetector
-from gangline.planning.allocation.policies import check_allocation
+from gangline.control.shares.pulling import check_any_allocation
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.structure import Structure
 from gangline.spec.outlook import Outlook
@@ -21,7 +21,9 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     global_batch: int
     """Samples per step, over all workers."""
     allocation: str = "balanced"
-    """The policy that cuts the global batch; `planning.allocation.ALLOCATIONS` lists them."""
+    """The policy that cuts the global batch; `planning.allocation.ALLOCATIONS` lists them.
+
+    Where workers pull, that of the shares is the base of it: `control.shares.pulling`."""
     minimum: int = 1
     """The least share of a worker: 1, or more where BatchNorm needs it."""
     minimum_gain: float = 0.02
@@ -52,7 +54,7 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """For so long a trouble, or its end, must last to be said: nobody is excluded for a shorter one."""
 
     def __post_init__(self) -> None:
-        check_allocation(self.allocation)
+        check_any_allocation(self.allocation)
         if self.global_batch < 1:
             raise UsageError(f"global_batch must be at least 1, not {self.global_batch}")
         if self.minimum < 0:

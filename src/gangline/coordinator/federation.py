@@ -588,6 +588,7 @@ class Federation:
             hellos=self._root.mind.hellos,
             patience_s=self._settings.patience_s,
             profile=self._settings.profile,
+            lease_scheme=self._settings.lease_scheme,
         )
 
     def _team_for(self, replaces: int, *, unreached: frozenset[int] = frozenset()) -> Team:

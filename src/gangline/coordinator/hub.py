@@ -14,6 +14,7 @@ from gangline.coordinator.losses import Losses, questions
 from gangline.coordinator.members.homecoming import Homecoming
 from gangline.coordinator.mind import Mind
 from gangline.coordinator.outgoing import LEFT_BEHIND, OVER, Outgoing
+from gangline.coordinator.parts import Parts
 from gangline.coordinator.reports.checkpoints import judge
 from gangline.coordinator.reports.steps import StepReports
 from gangline.protocol.messages import (
@@ -30,6 +31,7 @@ from gangline.protocol.messages import (
     Leaving,
     Measured,
     Metrics,
+    PartAsked,
     Ping,
     Pong,
     Probed,
@@ -88,6 +90,7 @@ class Hub:
         self._home = Homecoming()
         self._losses = Losses(self.mind, self._home, clock)
         self._steps = StepReports(self.mind, clock)
+        self._parts = Parts(self.mind)
 
     def status(self) -> Status:
         """A snapshot for people."""
@@ -176,6 +179,8 @@ class Hub:
                 return self._on_ready(worker, message)
             case Measured():
                 return self._steps.hear(worker, message)
+            case PartAsked():
+                return [Outgoing(worker, self._parts.give(worker, message))]
             case Weighed(expected=expected):
                 return self._steps.weigh(worker, expected)
             case Metrics():

@@ -413,6 +413,7 @@ class Mind:
             seed=self._seed,
             is_recovery=is_recovery,
             spares=self._spare_addresses(),
+            pulled=self.roster.pulled,
         )
 
     def _spare_addresses(self) -> dict[int, WireAddress]:

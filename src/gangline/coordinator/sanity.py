@@ -29,6 +29,7 @@ from gangline.protocol.messages import (
     Measured,
     Metrics,
     Noted,
+    PartAsked,
     Ping,
     Probed,
     Reached,
@@ -119,6 +120,11 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
             for field in ("operations_per_s", "memory_bytes", "latency_s"):
                 value = getattr(message, field)
                 yield field, value, _is_between(value, 1e30)
+        case PartAsked():
+            for field in ("group", "epoch", "step", "start", "stop", "number", "samples"):
+                yield field, getattr(message, field), _is_count(getattr(message, field))
+            yield "stop", message.stop, message.start < message.stop
+            yield "compute_s", message.compute_s, _is_between(message.compute_s, _MAX_S)
         case Ping():
             yield "sent_s", message.sent_s, math.isfinite(message.sent_s)
             yield "waiting_s", message.waiting_s, _is_between(message.waiting_s, _MAX_S)

@@ -10,6 +10,7 @@ import msgspec
 from gangline.control import ControlOptions
 from gangline.control.detection import Detector, RobustDetector
 from gangline.control.members.watch import MIN_PATIENCE_S
+from gangline.control.sync.leasing import HALVES, check_lease_scheme
 from gangline.coordinator.detectors import load_detector
 from gangline.spec.profile import ClusterProfile
 
@@ -33,6 +34,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether workers that a step is shorter without are left out."""
     patience_s: float = MIN_PATIENCE_S
     """A worker that others wait for may be silent for so long at least."""
+    lease_scheme: str = HALVES
+    """How large the leases are of groups that train at their own pace."""
     defaults: ControlOptions | None = None
     """How the job is controlled where its workers do not say; None: as usual."""
 
@@ -49,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             detector=load_detector(config.manager.detector),
             may_exclude=not config.manager.everybody,
             patience_s=config.survival.patience_s,
+            lease_scheme=check_lease_scheme(config.exchange.lease_scheme),
         )
 
     def of_team(self, num_founders: int) -> Settings:

@@ -135,7 +135,8 @@ class SampledWriter:
 
 def _range_of(event: StepDone) -> StepsDone:
     took_s = event.compute_s + event.data_s + event.exchange_s + event.update_s
-    fields = {name: getattr(event, name) for name in event.__struct_fields__}
+    names = [name for name in event.__struct_fields__ if name != "parts"]
+    fields = {name: getattr(event, name) for name in names}
     return StepsDone(**fields, steps=1, since=event.t - took_s)
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gangline.control.shares.pulling import check_any_allocation
+from gangline.control.sync.leasing import check_lease_scheme
 from gangline.coordinator.detectors import load_detector
 from gangline.emulation.scaling import scale_speeds
 from gangline.engines.job import Job, count_cores
@@ -24,7 +26,6 @@ from gangline.launch.emulation import enclosed
 from gangline.launch.folder import make_run_dir
 from gangline.launch.hosts import hosted
 from gangline.launch.structure import structure_of_plan
-from gangline.planning.allocation.policies import check_allocation
 from gangline.planning.known import known_profile
 from gangline.spec.config import AUTO, FLAT, RunConfig
 from gangline.spec.errors import UsageError
@@ -68,7 +69,9 @@ def resolve(config: RunConfig, *, is_described: bool | None = None) -> RunConfig
         load_detector(config.manager.detector)
     if config.batch.allocation is not None:
         with _naming("batch.allocation"):
-            check_allocation(config.batch.allocation)
+            check_any_allocation(config.batch.allocation)
+    with _naming("exchange.lease_scheme"):
+        check_lease_scheme(config.exchange.lease_scheme)
     _own_files(config)
     exchange = config.exchange
     given = exchange.structure

@@ -204,7 +204,8 @@ def _read_group(events: Iterable[Event]) -> Ledger:
             f"step {step} was committed in different ways: {sorted(ways)}"
             for step, group in sorted(by_step.items())
             if len(ways := {(one.epoch, one.view, one.start, one.stop) for one in group}) > 1
-        ),
+        )
+        + tuple(text for _, group in sorted(by_step.items()) for text in _misparted(group)),
     )
 
 
@@ -234,6 +235,31 @@ def _window(reports: list[Report], members: dict[int, tuple[int, ...]]) -> Windo
         steps=first.steps if isinstance(first, StepsDone) else 1,
         members=members.get(first.view, ()),
     )
+
+
+def _misparted(reports: list[Report]) -> list[str]:
+    """Where parts of a step were pulled: parts that are not its own, or that two have computed.
+
+    Then those of all members make up the step if their numbers do, which is counted elsewhere.
+    """
+    found: list[str] = []
+    pulled = [one for one in reports if isinstance(one, StepDone) and one.parts]
+    for one in pulled:
+        count = sum(stop - start for start, stop in one.parts)
+        if count != one.samples:
+            found.append(
+                f"step {one.step}: worker {one.worker} computed {one.samples} samples, and its parts "
+                f"have {count}"
+            )
+    end = min((one.start for one in pulled), default=0)
+    for start, stop, worker in sorted((*part, one.worker) for one in pulled for part in one.parts):
+        if start < end or stop > pulled[0].stop:
+            found.append(
+                f"step {pulled[0].step}: the samples {start} to {stop - 1} of worker {worker} are not "
+                "its own: somebody else has some of them, or they are of another step"
+            )
+        end = max(end, stop)
+    return found
 
 
 def _unused(windows: Iterable[Window], *, length: int) -> list[Lease]:

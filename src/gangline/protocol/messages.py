@@ -156,6 +156,23 @@ class Metrics(Message, frozen=True, kw_only=True, tag="metrics"):
     latency_s: float
 
 
+class PartAsked(Message, frozen=True, kw_only=True, tag="part_asked"):
+    """A worker wants another part of the present global batch, where parts are pulled."""
+
+    group: int
+    """By whose members it is pulled."""
+    epoch: int
+    step: int
+    start: int
+    stop: int
+    """What is pulled of this step, by all members: start … stop - 1 of the epoch's order."""
+    number: int
+    """How many parts of it this worker has got. Asked again, it is given the same part again."""
+    samples: int = 0
+    compute_s: float = 0.0
+    """What it has computed since it asked for the last time, and how long that took."""
+
+
 class Ping(Message, frozen=True, kw_only=True, tag="ping"):
     """Asks for an echo, to measure the way to the coordinator and back."""
 
@@ -415,6 +432,8 @@ class ViewPublished(Message, frozen=True, kw_only=True, tag="view_published"):
     """The group before it is broken: leave it at once."""
     spares: dict[int, WireAddress] = {}
     """How those are reached that wait outside of the view, by worker."""
+    pulled: str = ""
+    """The allocation by which parts of each global batch are pulled; empty: each has its share."""
 
 
 class FetchState(Message, frozen=True, kw_only=True, tag="fetch_state"):
@@ -477,6 +496,20 @@ class LeaseGranted(Message, frozen=True, kw_only=True, tag="lease_granted"):
     number: int
     start: int
     stop: int
+
+
+class PartGiven(Message, frozen=True, kw_only=True, tag="part_given"):
+    """A part of a global batch, for who has asked for it."""
+
+    group: int
+    epoch: int
+    step: int
+    number: int
+    start: int
+    stop: int
+    """Empty: nothing is left."""
+    void: str = ""
+    """Why nothing can be handed out in this group any more: its members must make another one."""
 
 
 class RoundOpened(Message, frozen=True, kw_only=True, tag="round_opened"):
@@ -618,6 +651,7 @@ FromWorker = (
     | Shown
     | StateOffered
     | Metrics
+    | PartAsked
     | Ping
     | Failed
     | Probed
@@ -660,6 +694,7 @@ FromCoordinator = (
     | SavedBy
     | Held
     | SaveAsked
+    | PartGiven
     | LeaseGranted
     | RoundOpened
     | RoundClosed

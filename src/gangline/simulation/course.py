@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from gangline.control.sync.leasing import HALVES, check_lease_scheme
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import FaultPlan
 
@@ -37,12 +38,15 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     """Where groups train at their own pace: when that is changed."""
     outages: tuple[Outage, ...] = ()
     """When the coordinator is away."""
+    lease_scheme: str = HALVES
+    """How large the leases are of groups that train at their own pace."""
 
     def __post_init__(self) -> None:
         if self.samples is not None and self.samples < 1:
             raise UsageError(f"an epoch has at least 1 sample, not {self.samples}")
         if self.respawns < 0:
             raise UsageError(f"workers are started again 0 times or more, not {self.respawns}")
+        check_lease_scheme(self.lease_scheme)
 
 
 class Position(NamedTuple):

@@ -131,6 +131,7 @@ def worker_events(
             data_s=0.0,
             exchange_s=float(slowest_s - done.compute_s[rank]) + done.exchange_s,
             update_s=scenario.update_s + done.served_s,
+            parts=[list(part) for part in done.parts[rank]] if done.parts else [],
         )
 
 

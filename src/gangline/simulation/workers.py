@@ -80,14 +80,21 @@ class SimulatedWorkers(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         self, samples: Shares, *, step: int, slowdown: Floats, rng: np.random.Generator
     ) -> Floats:
         """The measured time of each worker's step of `samples`."""
-        count = len(samples)
-        time = (self.fixed_s + self.per_sample_s * samples) * slowdown
-        time = time * np.exp(self.noise * rng.standard_normal(count))
+        factor, pause_s = self.chance(step=step, slowdown=slowdown, rng=rng)
+        return (self.fixed_s + self.per_sample_s * samples) * factor + pause_s
+
+    def chance(
+        self, *, step: int, slowdown: Floats, rng: np.random.Generator
+    ) -> tuple[Floats, Floats]:
+        """How many times as long as it should each takes in a step, and for how long it pauses."""
+        count = len(self.fixed_s)
+        factor: Floats = slowdown * np.exp(self.noise * rng.standard_normal(count))
         if step < len(self.first_step_factors):
-            time = time * self.first_step_factors[step]
+            factor = factor * self.first_step_factors[step]
+        pause_s: Floats = np.zeros(count)
         if self.pause_probability.any():
-            time = time + self.pause_s * (rng.random(count) < self.pause_probability)
-        return time
+            pause_s = self.pause_s * (rng.random(count) < self.pause_probability)
+        return factor, pause_s
 
 
 def _slowed(factor: Floats, slowdowns: tuple[Slowdown, ...], step: int) -> Floats:

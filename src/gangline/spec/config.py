@@ -112,6 +112,8 @@ class ExchangeConfig(_Part, frozen=True, kw_only=True):
     """What shortens the gradients of groups of that structure, as `GROUP=CODEC`."""
     sync: str = "full"
     """How tightly groups are held together, where the script does not say."""
+    lease_scheme: str = "halves"
+    """How large the parts of an epoch are that groups at their own pace get: a scheme's name."""
     only_serve: tuple[int, ...] = ()
     """Workers, by number, that hold parameters and compute nothing; with parameter servers."""
 

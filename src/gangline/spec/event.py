@@ -118,6 +118,8 @@ class StepDone(Event, frozen=True, kw_only=True, tag="step_done"):
     """Which team, where groups train at their own pace."""
     turn_s: float = 0.0
     """Of `exchange_s`: waiting until the parameter servers' order of updates lets the team go on."""
+    parts: list[list[int]] = []
+    """Where parts are pulled: those that this worker computed, each as start and stop of the order."""
 
 
 class StepSummary(Event, frozen=True, kw_only=True, tag="step_summary"):

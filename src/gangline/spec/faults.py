@@ -33,6 +33,7 @@ PLACES = (
     "data",
     "forward",
     "backward",
+    "part",
     "exchange",
     "update",
     "between",
@@ -45,6 +46,7 @@ PLACES = (
 - `data`: its next batch is being cut and loaded
 - `forward`: the batch has been handed out
 - `backward`: in the middle of the backward pass
+- `part`: where parts of the global batch are pulled, the next one is about to be waited for
 - `exchange`: the local gradient is ready, the last part of it is about to be sent
 - `update`: an optimizer has made its step
 - `between`: the step is done and counts, the next batch is not asked for yet

@@ -105,7 +105,8 @@ def prepare(
       batch, e.g. `lambda batch: batch["mask"].sum()` for a loss that is a mean over tokens.
     - `shares`: each worker's part of the global batch, in any unit, for the whole run.
     - `allocation`: who gets how much where no shares are given: "balanced" (the default) follows the
-      measured speeds; "equal", "random", "kqv" and "kqv-normalised" are there to compare with.
+      measured speeds; "equal", "random", "kqv" and "kqv-normalised" are there to compare with. With
+      "self-scheduled" and "balanced+stolen" workers pull parts of each global batch, one per turn.
     - `max_share`: the most samples that this worker's memory can hold at once.
     - `min_share`: the fewest samples that an allocation gives a worker. Default: 1; with BatchNorm that
       is not synchronised, 8 in each forward pass, as far as the global batch goes.
@@ -191,10 +192,10 @@ def device() -> torch.device:
 def is_update() -> bool:
     """Whether the present batch completes the global batch, so that the optimizer should step.
 
-    Always true without accumulation.
+    Always true without accumulation. Where parts are pulled (`allocation="self-scheduled"`), the
+    coordinator is asked whether there is another part, which takes a round trip.
     """
-    training = _job.training
-    return training is None or training.shown is None or training.shown.is_update
+    return _job.training is None or _job.training.is_update
 
 
 def epochs(count: int) -> Iterator[int]:

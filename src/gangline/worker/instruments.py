@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gangline.worker.checks.reduction import ReductionCheck
     from gangline.worker.faults import Faults
     from gangline.worker.normalisation.batch_statistics import ShareWatch
+    from gangline.worker.samples.pulling import Pulls
     from gangline.worker.telling.metrics import MetricsProbe
 
 
@@ -23,3 +24,4 @@ class Instruments(NamedTuple):
     checkpointer: Checkpointer | None = None
     reduction: ReductionCheck | None = None
     shares: ShareWatch | None = None
+    pulls: Pulls | None = None

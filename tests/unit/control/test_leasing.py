@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline.control.sync.leasing import MAX_STEPS, LeaseBook
+from gangline.control.sync.leasing import HALVES, MAX_STEPS, LeaseBook, check_lease_scheme
 from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease
 
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 
 EMPTY = Lease(0, 0)
 TEAMS = 3
+SCHEMES = [HALVES, "GSS", "FAC2", "TSS", "SS", "STATIC", "FISS", "WF2", "daphne:TFSS"]
 
 
 class Game:
     """A book, and what its teams really did with their samples."""
 
-    def __init__(self, length: int) -> None:
-        self.book = LeaseBook(0, length)
+    def __init__(self, length: int, scheme: str = HALVES) -> None:
+        self.book = LeaseBook(0, length, scheme=scheme)
         self.orders: dict[int, list[int]] = {team: [] for team in range(TEAMS)}
         self.committed: dict[int, int] = dict.fromkeys(range(TEAMS), 0)
         self.used: Counter[int] = Counter()
@@ -33,7 +35,8 @@ class Game:
 
     def grant(self, team: int, *, batch: int = 3) -> Lease:
         number = len(self.book.order_of(team))
-        lease = self.book.grant(team, number, batch=batch, part=1 / len(self.orders))
+        part, teams = 1 / len(self.orders), len(self.orders)
+        lease = self.book.grant(team, number, batch=batch, part=part, teams=teams)
         self.orders[team] += range(lease.start, lease.stop)
         return lease
 
@@ -75,11 +78,11 @@ MOVES = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(length=st.integers(1, 120), moves=MOVES)
+@given(length=st.integers(1, 120), moves=MOVES, scheme=st.sampled_from(SCHEMES))
 def test_every_sample_is_committed_once_whatever_happens(
-    length: int, moves: list[tuple[str, int, int, float]]
+    length: int, moves: list[tuple[str, int, int, float]], scheme: str
 ) -> None:
-    game = Game(length)
+    game = Game(length, scheme)
     for what, place, batch, part in moves:
         team = sorted(game.orders)[place]
         match what:
@@ -121,6 +124,61 @@ def test_leases_shrink_to_one_step_and_are_whole_steps() -> None:
     assert all(size % 8 == 0 for size in sizes[:-1])
     assert sizes[-3:-1] == [8, 8]
     assert sum(sizes) == 1000
+
+
+def leased(scheme: str, *, parts: tuple[float, ...], batch: int, length: int) -> list[int]:
+    """The sizes of the leases of teams that ask one after the other."""
+    book, sizes, teams = LeaseBook(0, length, scheme=scheme), [], len(parts)
+    while True:
+        number, team = divmod(len(sizes), teams)
+        lease = book.grant(team, number, batch=batch, part=parts[team], teams=teams)
+        if lease == EMPTY:
+            return sizes
+        sizes.append(lease.stop - lease.start)
+
+
+def test_leases_follow_the_scheme_in_whole_steps() -> None:
+    assert leased("GSS", parts=(0.25,) * 4, batch=1, length=1000)[:6] == [
+        250,
+        188,
+        141,
+        106,
+        79,
+        59,
+    ]
+    assert leased("FAC2", parts=(0.25,) * 4, batch=1, length=1000)[:8] == [125] * 4 + [63] * 4
+    tss = leased("TSS", parts=(0.25,) * 4, batch=8, length=1000)
+    assert tss[:4] == [128, 120, 112, 104], "125, 117, 109, 101 samples, in steps of 8"
+    assert sum(tss) == 1000
+    assert all(size % 8 == 0 for size in tss[:-1])
+
+
+def test_by_weighted_factoring_leases_go_by_the_speeds() -> None:
+    assert leased("WF2", parts=(0.75, 0.25), batch=1, length=1000)[:2] == [375, 125]
+
+
+def test_a_book_that_was_written_down_goes_on_with_the_same_sizes() -> None:
+    def grant(book: LeaseBook, number: int) -> Lease:
+        return book.grant(number % 2, number // 2, batch=1, part=0.5, teams=2)
+
+    book, restored = (LeaseBook(0, 1000, scheme="FAC2") for _ in range(2))
+    for number in range(5):
+        restored.restore(number % 2, *grant(book, number))
+    read = pickle.loads(pickle.dumps(book))
+    assert grant(book, 5) == grant(restored, 5) == grant(read, 5)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "said"),
+    [
+        ("GSSS", "did you mean 'GSS'"),
+        ("AWF-C", "learns .* take WF2"),
+        ("", "scheme ''"),
+    ],
+)
+def test_schemes_that_cannot_size_leases_are_refused(scheme: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_lease_scheme(scheme)
 
 
 def test_a_faster_team_gets_larger_leases() -> None:

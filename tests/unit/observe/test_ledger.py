@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from gangline.observe.ledger import read_ledger
@@ -198,3 +199,33 @@ def test_a_ledger_with_missing_events_says_so_instead_of_blaming_the_run() -> No
     ledger = read_ledger([step(0), lost])
     with pytest.raises(LogError, match=r"3 of worker 0, steps 1 to 3.*it cannot be told whether"):
         ledger.check(length=24, epochs=1)
+
+
+def pulled(worker: int, *parts: tuple[int, int], samples: int | None = None) -> StepDone:
+    """A report on the first step, of 8 samples, of which a worker has pulled these."""
+    count = sum(stop - start for start, stop in parts) if samples is None else samples
+    told = step(0, worker=worker, samples=count)
+    return msgspec.structs.replace(told, parts=[list(part) for part in parts])
+
+
+def test_parts_that_were_pulled_make_up_their_step() -> None:
+    ledger = read_ledger([adopted(0, (0, 1)), pulled(0, (0, 3), (6, 7)), pulled(1, (3, 6), (7, 8))])
+    ledger.check(length=8, epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("reports", "said"),
+    [
+        ([pulled(0, (0, 5)), pulled(1, (4, 7))], "the samples 4 to 6 of worker 1 are not its own"),
+        ([pulled(0, (0, 4)), pulled(1, (4, 7), (9, 10))], "the samples 9 to 9 of worker 1"),
+        ([pulled(0, (0, 4)), pulled(1, (4, 7))], "its workers computed 7 samples of 8"),
+        (
+            [pulled(0, (0, 4)), pulled(1, (4, 7), samples=4)],
+            "computed 4 samples, and its parts have 3",
+        ),
+    ],
+    ids=["twice", "elsewhere", "too few", "miscounted"],
+)
+def test_parts_that_do_not_are_found(reports: list[StepDone], said: str) -> None:
+    with pytest.raises(LogError, match=said):
+        read_ledger([adopted(0, (0, 1)), *reports]).check(length=8, epochs=1)

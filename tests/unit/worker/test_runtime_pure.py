@@ -103,6 +103,12 @@ class ChangingViews:
     def agree_on_order(self, exchange: Callable[[Group], torch.Tensor], key: Any) -> torch.Tensor:
         return on_a_group_of_one(exchange, key)
 
+    pulls = None
+    is_cut_off = False
+
+    def pull(self, pool: Any, micro: int) -> None:
+        raise AssertionError("nothing is pulled")
+
     def reach(self, start: int, stop: int, *, length: int) -> int:
         return min(stop, length)
 
@@ -325,8 +331,9 @@ def test_the_header_brings_back_the_least_and_the_most(
         encode(one, dirty, [sizes[rank] if rank == other else 0 for other in range(len(sizes))])
         for rank, (one, dirty) in enumerate(zip(statements, flags, strict=True))
     ]
-    agreed = decode(np.max(headers, axis=0), num_units=len(units))
+    agreed = decode(np.max(headers, axis=0), num_units=len(units), num_members=len(sizes))
     assert agreed.sizes == tuple(sizes)
+    assert agreed.shares == ()
     columns = list(zip(*(one.values for one in statements), strict=True))
     assert agreed.most.values == tuple(max(column) for column in columns)
     assert agreed.least.values == tuple(min(column) for column in columns)

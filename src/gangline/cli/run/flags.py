@@ -112,7 +112,10 @@ class ExchangeFlags(FlagGroup, frozen=True, kw_only=True):
     ] = None
     allocation: Annotated[
         str | None,
-        typer.Option(help="Who gets how much: balanced, equal, random, kqv or kqv-normalised."),
+        typer.Option(
+            help="Who gets how much: balanced, equal, random, kqv, kqv-normalised; or pulled part by "
+            "part: self-scheduled, 'self-scheduled(GSS)', balanced+stolen."
+        ),
         Sets("batch.allocation"),
     ] = None
     data: Annotated[
@@ -132,6 +135,15 @@ class ExchangeFlags(FlagGroup, frozen=True, kw_only=True):
         ),
         Sets("exchange.sync"),
     ] = ExchangeConfig().sync
+    lease_scheme: Annotated[
+        str,
+        typer.Option(
+            metavar="SCHEME",
+            help="How large the parts of an epoch are that groups at their own pace get: halves, or "
+            "a scheme such as GSS, FAC2, TSS, WF2.",
+        ),
+        Sets("exchange.lease_scheme"),
+    ] = ExchangeConfig().lease_scheme
     only_serve: Annotated[
         str | None,
         typer.Option(

@@ -16,6 +16,7 @@ from gangline.cli.simulate.replayed import replay_run
 from gangline.cli.simulate.survival import Survival, Witness
 from gangline.cli.simulate.teams import TeamsSummary, say_bytes, summarize
 from gangline.control import ControlOptions
+from gangline.control.sync.leasing import HALVES
 from gangline.coordinator.detectors import load_detector
 from gangline.eventlog import EventWriter, log_path
 from gangline.simulation import Course, Scenario, SimulationResult, simulate_teams
@@ -98,6 +99,14 @@ def simulate(
             "what the file says, or full, if not given.",
         ),
     ] = None,
+    lease_scheme: Annotated[
+        str,
+        typer.Option(
+            metavar="SCHEME",
+            help="How large the parts of an epoch are that groups at their own pace get: halves, or "
+            "a scheme such as GSS.",
+        ),
+    ] = HALVES,
     faults: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A fault plan (TOML): what goes wrong, and when."),
@@ -138,6 +147,7 @@ def simulate(
         samples=samples,
         faults=FaultPlan() if faults is None else FaultPlan.from_toml(faults),
         respawns=max_respawns if respawn else 0,
+        lease_scheme=lease_scheme,
     )
     scenario = Scenario.from_toml(cluster)
     default_batch = SAMPLES_PER_WORKER * len(scenario.worker_nodes)

@@ -9,25 +9,37 @@ committed goes back, and is somebody else's.
 Where each worker has its own data, a team's samples are a range of the epoch that nobody else can use
 (its estate): it is lent nothing else. What is free and in nobody's estate is gone.
 
-A lease is a part of what is left, in proportion to the team's speed (guided self-scheduling): some
-steps at first, one step at the end, so that nobody asks often and all end together.
+How large a lease is, a scheme says. By `halves`, the default, it is half of the team's part of what is
+left, by its speed: four steps at most, one at the end, so that nobody asks often and all end together.
+By a scheme of `scheduling`, such as `GSS`, the epoch is the loop, its samples the items, and the teams
+share it; what the scheme says is rounded up to whole steps.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gangline.control.chunking import ChunkSizes, check_scheme
 from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease, TeamOrder, leave_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+HALVES = "halves"
+"""The name of the rule that is the default."""
 PARTS = 2
-"""A lease is a team's fair part of what is left, divided by this."""
+"""By it, a lease is a team's fair part of what is left, divided by this."""
 MAX_STEPS = 4
 """But no more than so many steps: a team may become slow, and what it has then, nobody else can do. The
 next lease is asked for while this one is used, so that short ones cost a message and no time."""
+
+
+def check_lease_scheme(name: str) -> str:
+    """`name`, if leases can be sized by it. Raises UsageError otherwise."""
+    if name != HALVES:
+        check_scheme(name)
+    return name
 
 
 class _Account:
@@ -69,9 +81,17 @@ class _Account:
 class LeaseBook:
     """The samples of one epoch: what is free, who has what, and what is committed."""
 
-    def __init__(self, epoch: int, length: int, estates: Mapping[int, Lease] | None = None) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        length: int,
+        estates: Mapping[int, Lease] | None = None,
+        *,
+        scheme: str = HALVES,
+    ) -> None:
         """`estates`: by team, the samples that it alone can use; None: any team can use any."""
         self.epoch = epoch
+        self._scheme = scheme
         self.length = length
         self.estates = estates
         self._free: list[Lease] = [Lease(0, length)] if length else []
@@ -115,12 +135,19 @@ class LeaseBook:
         return TeamOrder() if account is None else account.order
 
     def grant(
-        self, team: int, number: int, *, batch: int, part: float, is_paused: bool = False
+        self,
+        team: int,
+        number: int,
+        *,
+        batch: int,
+        part: float,
+        teams: int = 1,
+        is_paused: bool = False,
     ) -> Lease:
         """The `number`-th lease of a team whose steps take `batch` samples; empty: nothing is free.
 
-        `part` is the team's part of all teams' speed. Asking again gives the same lease. Where the
-        book is paused nothing new is given, so that all teams come to an end.
+        `part` is its part of the speed of all that train, which are `teams`. Asking again gives the
+        same lease. Where the book is paused nothing new is given, so that all teams come to an end.
         """
         account = self._accounts.setdefault(team, _Account())
         if number < len(account.order):
@@ -130,9 +157,7 @@ class LeaseBook:
             account.is_ended = True
         if account.is_ended:
             return Lease(0, 0)
-        steps = min(MAX_STEPS, max(1, int(self.num_free * part / PARTS / batch)))
-        if self.estates is not None:  # nobody else could do any of it
-            steps = MAX_STEPS
+        steps = self._num_steps(batch, part, teams)
         start, stop = lendable[0]
         lease = Lease(start, min(stop, start + steps * batch))
         self.restore(team, *lease)
@@ -145,6 +170,27 @@ class LeaseBook:
         others = (one for number, one in self._accounts.items() if number != team)
         is_for_others = account.is_late and any(not one.is_late for one in others)
         return self._free or ([] if is_for_others else self._returned)
+
+    def _num_steps(self, batch: int, part: float, teams: int) -> int:
+        """How many steps of `batch` samples a team with this part of the speed is lent next."""
+        if self.estates is not None:  # nobody else could do any of it
+            return MAX_STEPS
+        if self._scheme == HALVES:
+            return min(MAX_STEPS, max(1, int(self.num_free * part / PARTS / batch)))
+        sizes = ChunkSizes(
+            self._scheme,
+            total=self.length,
+            workers=teams,
+            weights=_weights(part, teams),
+            count=self._num_given,
+        )
+        return -(-sizes.next(0, self.num_free) // batch)
+
+    @property
+    def _num_given(self) -> int:
+        """How many leases were given in this epoch."""
+        accounts = (*self._accounts.values(), *self._lost.values())
+        return sum(len(account.order) for account in accounts)
 
     def has_ended(self, team: int) -> bool:
         """Whether a team was told that nothing is left."""
@@ -248,3 +294,13 @@ def _within(leases: Iterable[Lease], estate: Lease) -> list[Lease]:
     """What of these is in an estate."""
     found = (Lease(max(one.start, estate.start), min(one.stop, estate.stop)) for one in leases)
     return [one for one in found if one.start < one.stop]
+
+
+def _weights(part: float, teams: int) -> list[float]:
+    """The weight of a team that has `part` of the speed, in place of team 0, and those of the others.
+
+    They share what is left of the speed; a team without any would get nothing at all.
+    """
+    own = min(max(part, 1e-6), 1.0)
+    rest = max(1.0 - own, 1e-6)
+    return [own, *[rest / max(1, teams - 1)] * (teams - 1)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.control import ControlOptions
+from gangline.control.shares.pulling import base_allocation, parse_pulling
 from gangline.coordinator.kept.records import Founded, Greeted, Lowered, Readied
 from gangline.coordinator.members.greeting import check_elastic, check_hello, number_of
 from gangline.coordinator.members.table import WorkerTable
@@ -236,6 +237,14 @@ class Roster:
         return first is not None and first.sync.is_relaxed
 
     @property
+    def pulled(self) -> str:
+        """The allocation by which parts of a global batch are pulled; empty: each has a share."""
+        assert self.founded is not None
+        first = self.ready[self.founded.members[0]]
+        is_pulled = first.shares is None and parse_pulling(first.allocation) is not None
+        return first.allocation if is_pulled else ""
+
+    @property
     def options(self) -> ControlOptions:
         """What the run was asked for, from what its first founder was."""
         assert self.founded is not None
@@ -244,7 +253,7 @@ class Roster:
         return msgspec.structs.replace(
             given,
             global_batch=first.global_batch,
-            allocation=first.allocation if first.shares is None else "fixed",
+            allocation=base_allocation(first.allocation) if first.shares is None else "fixed",
             minimum=first.minimum,
             seed=first.seed,
             structure=first.structure,

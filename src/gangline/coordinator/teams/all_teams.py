@@ -16,6 +16,7 @@ from gangline.control.shares.parts import (
     least_share,
     paces,
 )
+from gangline.control.sync.leasing import HALVES
 from gangline.control.sync.rounds import Report, Round, RoundClock
 from gangline.coordinator.kept.records import (
     Closed,
@@ -86,6 +87,7 @@ class Teams:
         hellos: Mapping[int, Hello],
         patience_s: float = MIN_PATIENCE_S,
         profile: ClusterProfile | None = None,
+        lease_scheme: str = HALVES,
     ) -> None:
         """`profile`: what was measured of the workers' links."""
         self._profile = profile
@@ -98,7 +100,7 @@ class Teams:
         """How the teams are held together now."""
         self._merges = Merges([])
         self._chronicle = Chronicle(events, clock=clock)
-        self.lending = Lending(journal, self._chronicle)
+        self.lending = Lending(journal, self._chronicle, scheme=lease_scheme)
         """Their samples."""
         self._last_round = -1
         self._last_whole = -1
@@ -284,8 +286,8 @@ class Teams:
 
     def _grant(self, team: Team, asked: LeaseAsked) -> list[Outgoing]:
         is_paused = self._regrouping is not None or team.only_serves
-        part = self._part_of(team)
-        granted = self.lending.grant(team, asked, part=part, is_paused=is_paused)
+        part, teams = self._part_of(team), max(1, len(self.training))
+        granted = self.lending.grant(team, asked, part=part, teams=teams, is_paused=is_paused)
         return [] if granted is None else team.tell(granted)
 
     def _part_of(self, team: Team) -> float:

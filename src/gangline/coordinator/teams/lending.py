@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gangline.control.sync.leasing import LeaseBook
+from gangline.control.sync.leasing import HALVES, LeaseBook
 from gangline.coordinator.kept.records import (
     Applied,
     Closed,
@@ -29,12 +29,17 @@ if TYPE_CHECKING:
 class Lending:
     """The book of the epoch, and what must be known of it after a restart."""
 
-    def __init__(self, journal: Journal, chronicle: Chronicle) -> None:
+    def __init__(self, journal: Journal, chronicle: Chronicle, *, scheme: str = HALVES) -> None:
+        """`scheme` says how large leases are."""
         self._journal = journal
         self._chronicle = chronicle
-        self.book = LeaseBook(-1, 0)
+        self._scheme = scheme
         self._estates: dict[int, Lease] | None = None
         """By team, where each worker has its own data: the samples that it alone can use."""
+        self.book = self._open(-1, 0)
+
+    def _open(self, epoch: int, length: int) -> LeaseBook:
+        return LeaseBook(epoch, length, self._estates, scheme=self._scheme)
 
     @property
     def is_owned(self) -> bool:
@@ -47,16 +52,21 @@ class Lending:
         self.book.estates = estates
 
     def grant(
-        self, team: Team, asked: LeaseAsked, *, part: float, is_paused: bool
+        self, team: Team, asked: LeaseAsked, *, part: float, teams: int, is_paused: bool
     ) -> LeaseGranted | None:
-        """What a team gets that has this part of all teams' speed. Raises UsageError for it to read."""
+        """What a team gets that has this part of the speed of all. Raises UsageError for it to read."""
         self._begin_epoch(asked)
         known = len(self.book.order_of(team.number))
         if asked.epoch < self.book.epoch or asked.number > known:
             return None  # it was asked long ago, perhaps by a member of another team
         had_ended = self.book.has_ended(team.number)
         lease = self.book.grant(
-            team.number, asked.number, batch=team.batch, part=part, is_paused=is_paused
+            team.number,
+            asked.number,
+            batch=team.batch,
+            part=part,
+            teams=teams,
+            is_paused=is_paused,
         )
         if self.book.has_ended(team.number) and not had_ended:
             self._journal.append(Emptied(team=team.number, epoch=asked.epoch))
@@ -75,7 +85,7 @@ class Lending:
                 f"of epoch {book.epoch} are not merged yet. Teams cannot leave an epoch before its end"
             )
         if asked.epoch > book.epoch:
-            self.book = LeaseBook(asked.epoch, asked.length, self._estates)
+            self.book = self._open(asked.epoch, asked.length)
         elif asked.epoch == book.epoch and asked.length != book.length:
             raise UsageError(
                 f"LeaseAsked with length = {asked.length}: epoch {book.epoch} has {book.length} samples"
@@ -87,7 +97,7 @@ class Lending:
             raise UsageError(
                 f"Reached with offset = {reached.offset}: the epoch has {reached.length} samples"
             )
-        self.book = LeaseBook(reached.epoch, reached.length, self._estates)
+        self.book = self._open(reached.epoch, reached.length)
         if reached.offset:
             self.book.restore(team.number, 0, reached.offset)
             self._keep(team, 0, Lease(0, reached.offset))
@@ -138,7 +148,7 @@ class Lending:
         match record:
             case Leased(team=team, epoch=epoch, length=length):
                 if epoch > self.book.epoch:
-                    self.book = LeaseBook(epoch, length, self._estates)
+                    self.book = self._open(epoch, length)
                 self.book.restore(team, record.start, record.stop)
             case Emptied(team=team, epoch=epoch) if epoch == self.book.epoch:
                 self.book.end(team)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from gangline.local.child import WorkerLost
 from gangline.paramserver.functional.computing import Outcome
-from gangline.paramserver.functional.processes import WorkerLost
 from gangline.spec import errors
 from gangline.spec.errors import ExchangeError, GanglineError, LaunchError
 

@@ -126,7 +126,11 @@ ALLOCATIONS: Mapping[str, Allocation] = MappingProxyType(
         "random": _random,
     }
 )
-"""The policies that `allocation=` accepts."""
+"""The policies by which shares are made, for `allocation=`."""
+
+
+PULLED = ("self-scheduled", "balanced+stolen")
+"""Those by which workers pull: `control.shares.pulling` reads them."""
 
 
 def allocate(name: str, problem: AllocationProblem, *, rng: np.random.Generator) -> Shares:
@@ -137,7 +141,8 @@ def allocate(name: str, problem: AllocationProblem, *, rng: np.random.Generator)
 def check_allocation(name: str) -> str:
     """`name`, if there is such a policy."""
     if name not in ALLOCATIONS:
-        near = difflib.get_close_matches(name, ALLOCATIONS, n=1)
+        known = [*ALLOCATIONS, *PULLED]
+        near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(f"no allocation {name!r}; there are {', '.join(ALLOCATIONS)}{hint}")
+        raise UsageError(f"no allocation {name!r}; there are {', '.join(known)}{hint}")
     return name

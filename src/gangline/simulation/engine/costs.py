@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gangline.protocol.messages import Metrics
+from gangline.simulation.engine.pulling import PartCosts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +42,22 @@ class Costs:
     def compute_s(self, samples: Shares, *, step: int, slowdown: Floats) -> Floats:
         """How long each takes for its samples."""
         return self._chosen.compute_s(samples, step=step, slowdown=slowdown, rng=self._rng)
+
+    def part_costs(self, *, step: int, slowdown: Floats) -> PartCosts:
+        """What parts of a step take each, where they are pulled."""
+        chosen = self._chosen
+        factor, pause_s = chosen.chance(step=step, slowdown=slowdown, rng=self._rng)
+        return PartCosts(
+            fixed_s=chosen.fixed_s * factor,
+            per_sample_s=chosen.per_sample_s * factor,
+            trip_s=chosen.latency_s,
+            pause_s=pause_s,
+        )
+
+    @property
+    def ceilings(self) -> list[int]:
+        """The most samples that each can hold at once."""
+        return [self._field.ceilings[row] for row in self.rows.tolist()]
 
     def exchange_s(self, step: int, structure: Structure | None) -> float:
         """How long they exchange, from now on: as long as their worst link makes it."""

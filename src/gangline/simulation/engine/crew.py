@@ -188,16 +188,20 @@ class Crew:
 
     def _begin_step(self, stop: int) -> None:
         field, position = self._field, self.progress.position
-        samples = self._cut(stop - position.start)
         slowdown = self.costs.slowdown(position.step, self.odd)
+        parts: list[list[tuple[int, int]]] = []
+        if field.pulls.is_on and self.view.whole is None:
+            costs = self.costs.part_costs(step=position.step, slowdown=slowdown)
+            samples, compute_s, parts = field.pulls.pull(
+                self.view, position, stop, costs=costs, ceilings=self.costs.ceilings
+            )
+        else:
+            samples = self._cut(stop - position.start)
+            compute_s = self.costs.compute_s(samples, step=position.step, slowdown=slowdown)
         step = Round(
-            self.view,
-            position,
-            ranks=self.ranks,
-            started_s=field.now,
-            compute_s=self.costs.compute_s(samples, step=position.step, slowdown=slowdown),
+            self.view, position, ranks=self.ranks, started_s=field.now, compute_s=compute_s
         )
-        step.samples, step.slowdown = samples, slowdown
+        step.samples, step.slowdown, step.parts = samples, slowdown, parts
         step.after = Position(step=position.step + 1, epoch=position.epoch, start=stop)
         self._begin(step)
 

@@ -11,6 +11,7 @@ from gangline.protocol.messages import FINISHED, Goodbye
 from gangline.simulation.course import Position
 from gangline.simulation.engine.gathering import Gathering
 from gangline.simulation.engine.merging import Exchanges
+from gangline.simulation.engine.pulling import SimulatedPulls
 from gangline.simulation.engine.servers import Servers
 from gangline.simulation.network import Network
 from gangline.simulation.strikes import Strikes
@@ -65,6 +66,10 @@ class Field(World):
         self.steps, self.epochs = extent
         self.minimum = options.minimum
         self.allocation = options.allocation
+        self.pulls = SimulatedPulls(options)
+        """Where parts of global batches are pulled: who has got which."""
+        self.ceilings = scenario.ceilings(global_batch=options.global_batch)
+        """The most samples that each of the scenario's workers can hold."""
         self.workers = scenario.simulated_workers()
         self.network = Network(scenario, np.random.default_rng((seed, 3)))
         self.group_of = {row: i for i, rows in enumerate(scenario.groups) for row in rows}

@@ -102,7 +102,12 @@ class SimulatedJob:
             yardstick=yardstick,
         )
         self.board = Switchboard(
-            self.field, workers=count, options=options, refuse=self._end, on_group=self._look_about
+            self.field,
+            workers=count,
+            options=options,
+            lease_scheme=course.lease_scheme,
+            refuse=self._end,
+            on_group=self._look_about,
         )
         self.field.attach(
             self.board, end=self._end, look_about=self._look_about, respawn=self._respawn

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gangline.simulation.engine.progress import Pulled
     from gangline.spec.view import View
 
-BEFORE_EXCHANGE = ("data", "forward", "backward", "exchange")
+BEFORE_EXCHANGE = ("data", "forward", "backward", "part", "exchange")
 AT_END = ("end", "call")
 
 
@@ -59,7 +59,20 @@ class Round:
         """Who has noticed that it failed, and left."""
         self.slowdown: Floats = np.zeros(0)
         """How many times as long as at first each member takes."""
+        self.parts: list[list[tuple[int, int]]] = []
+        """Where parts are pulled: each member's, by rank."""
         self._ranks = ranks
+
+    @property
+    def told(self) -> tuple[Shares, Floats]:
+        """Each one's share and what it cost, as the coordinator compares them.
+
+        Where parts are pulled: its share of the view, and what that would have cost.
+        """
+        if not self.parts:
+            return self.samples, self.compute_s
+        shares = np.where(self.samples > 0, np.array(self.view.shares, dtype=np.int64), 0)
+        return shares, self.compute_s * shares / np.maximum(self.samples, 1)
 
     @property
     def places(self) -> tuple[str, ...]:

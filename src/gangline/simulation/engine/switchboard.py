@@ -44,6 +44,7 @@ class Switchboard:
         *,
         workers: int,
         options: ControlOptions,
+        lease_scheme: str,
         refuse: Callable[[str], None],
         on_group: Callable[[], None],
     ) -> None:
@@ -61,6 +62,7 @@ class Switchboard:
             expected_workers=workers,
             reserved=workers,
             detector=options.detector,
+            lease_scheme=lease_scheme,
             defaults=options,
         )
         self._refuse = refuse

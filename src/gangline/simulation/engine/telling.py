@@ -93,12 +93,13 @@ class Telling:
     def _tell_together(self, step: Round, hop_s: Floats | None) -> None:
         ranks = self._plain
         compute_s = step.compute_s[ranks]
+        told_samples, told_s = step.told
         report = packed(
             step=step.position.step,
             view=step.view.number,
             workers=self._plain_workers,
-            samples=step.samples[ranks],
-            compute_s=compute_s,
+            samples=told_samples[ranks],
+            compute_s=told_s[ranks],
             exchange_s=float(step.compute_s.max()) - compute_s + step.exchange_s,
             other_s=self._field.scenario.update_s,
             hop_peers=None if hop_s is None else (ranks + 1) % len(self._crew.members),
@@ -110,12 +111,13 @@ class Telling:
         rank = self._crew.ranks[member.worker]
         compute_s = float(step.compute_s[rank])
         next_rank = (rank + 1) % len(self._crew.members)
+        samples, told_s = step.told
         member.say(
             Measured(
                 step=step.position.step,
                 view=step.view.number,
-                samples=int(step.samples[rank]),
-                compute_s=compute_s,
+                samples=int(samples[rank]),
+                compute_s=float(told_s[rank]),
                 exchange_s=float(step.compute_s.max()) - compute_s + step.exchange_s,
                 other_s=self._field.scenario.update_s + step.served_s,
                 hops=() if hop_s is None else ((next_rank, float(hop_s[rank])),),

@@ -139,22 +139,28 @@ class Agreed(NamedTuple):
     """Which units somebody has changed."""
     sizes: tuple[int, ...]
     """By rank, how large each member's own part of the gradient is."""
+    shares: tuple[int, ...] = ()
+    """By rank, how many samples each member has computed, where that is said."""
 
     def differ(self, part: Callable[[Statement], object]) -> bool:
         """Whether the workers' statements differ in this part of them."""
         return part(self.least) != part(self.most)
 
 
-def encode(statement: Statement, units: Sequence[bool], sizes: Sequence[int]) -> Header:
-    """The header for the exchange. Of the sizes, a member states its own; the others' are 0."""
+def encode(
+    statement: Statement, units: Sequence[bool], sizes: Sequence[int], shares: Sequence[int] = ()
+) -> Header:
+    """The header for the exchange. Of sizes and shares, a member states its own; the others' are 0."""
     values = np.array(statement.values, dtype=np.int64)
-    return np.concatenate([values, -values, np.array([*units, *sizes], dtype=np.int64)])
+    return np.concatenate([values, -values, np.array([*units, *sizes, *shares], dtype=np.int64)])
 
 
-def decode(header: Header, *, num_units: int) -> Agreed:
+def decode(header: Header, *, num_units: int, num_members: int) -> Agreed:
     """The header after the exchange."""
     first_size = 2 * WIDTH + num_units
+    first_share = first_size + num_members
     most = Statement.of(header[:WIDTH].tolist())
     least = Statement.of((-header[WIDTH : 2 * WIDTH]).tolist())
     units = tuple(bool(value) for value in header[2 * WIDTH : first_size])
-    return Agreed(least, most, units, tuple(header[first_size:].tolist()))
+    sizes, shares = header[first_size:first_share].tolist(), header[first_share:].tolist()
+    return Agreed(least, most, units, tuple(sizes), tuple(shares))

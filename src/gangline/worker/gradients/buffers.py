@@ -145,6 +145,22 @@ class WholeNumbers:
                     full = f"{prefix}{path}{'.' if path else ''}{name}"
                     self._watched[full] = (module._buffers, name)
 
+    @property
+    def versions(self) -> dict[str, tuple[int, int]]:
+        """By the buffer's name, what changes whenever it is written to, or replaced."""
+        found = {full: owner[name] for full, (owner, name) in self._watched.items()}
+        return {full: (id(one), one._version) for full, one in found.items() if one is not None}
+
+    def copies(self, since: dict[str, tuple[int, int]]) -> dict[str, Tensor]:
+        """Those that were written to since they had these versions, by their names."""
+        changed = [full for full, version in self.versions.items() if since.get(full) != version]
+        return {full: _present(*self._watched[full]).clone() for full in changed}
+
+    def put_back(self, copies: dict[str, Tensor]) -> None:
+        """Gives buffers these values again."""
+        for full, copy in copies.items():
+            _present(*self._watched[full]).data.copy_(copy)
+
     def look(self) -> None:
         """Takes the checksums of what the buffers hold now."""
         for full, (owner, name) in self._watched.items():

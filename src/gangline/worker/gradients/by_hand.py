@@ -133,8 +133,13 @@ def _describe_unknown(optimizer: Optimizer, prepared: Sequence[Optimizer]) -> st
     )
 
 
-def check_windows(prepared: Prepared) -> None:
+def check_windows(prepared: Prepared, *, is_pulled: bool) -> None:
     """Refuses windows that the loop counts itself: nobody could see that they end."""
+    if is_pulled:
+        raise UnsupportedError(
+            "no_sync() cannot go with parts that are pulled (allocation): each global batch is a "
+            "window by itself, which is exchanged once. Leave no_sync() out"
+        )
     if not prepared.optimizers:
         raise UnsupportedError(
             "no_sync() needs an optimizer, whose step() exchanges what was collected; without one use "

@@ -175,6 +175,18 @@ class Gradients:
         self._phase = 0
         self.carried.begin_batch(is_first=is_first, is_done=num_done > 0)
 
+    def close_window(self, *, part: float) -> None:
+        """The present batch is the last part of its window: what has come in is to be exchanged.
+
+        `part` is this worker's fraction of the window's samples.
+        """
+        self._is_update, self._part = True, part
+
+    def await_devices(self) -> None:
+        """Waits until what was queued is computed, unless nobody needs to know when."""
+        if not self.runs_ahead:
+            wait_for(self._devices)
+
     def stop(self) -> None:
         """The epoch is over: no batch is there that a gradient could count for."""
         self._is_update = False
@@ -299,8 +311,7 @@ class Gradients:
             return False
         self._send_up_to(len(self._plan) - 1)
         self._left = self._look()
-        if not self.runs_ahead:
-            wait_for(self._devices)  # they compute later than this thread; then the time is taken
+        self.await_devices()  # they compute later than this thread; then the time is taken
         return True
 
     def _look(self) -> _Left:
@@ -318,10 +329,13 @@ class Gradients:
             is_trainable=bytes(slot.parameter.requires_grad for slot in self._slots),
         )
 
-    def exchange(self, state: Callable[[PassSection], Statement]) -> Agreed:
+    def exchange(
+        self, state: Callable[[PassSection], Statement], *, share: int | None = None
+    ) -> Agreed:
         """Sends the last unit with the header, and waits until all sums are there.
 
-        `state` puts what is said here of the pass together with what others have to say.
+        `state` puts what is said here of the pass together with what others have to say. Where nobody
+        knows the others' shares, all say theirs: `share`.
         """
         left = self._left
         made = PassSection(
@@ -334,11 +348,13 @@ class Gradients:
         # Who would be put out for it must be known before the gradient is used.
         is_late = self.runs_ahead and not said.checks.evicts
         self.unread_size = self._size() if is_late else None
-        header = encode(said, left.dirty, self._sizes(is_late=is_late))
+        shares = () if share is None else self._by_rank(share, other=0)
+        header = encode(said, left.dirty, self._sizes(is_late=is_late), shares)
         try:
             self._send(left.last, header)
             self._await_planned()
-            agreed = decode(header, num_units=len(left.dirty))
+            members = self._communicator.group.size
+            agreed = decode(header, num_units=len(left.dirty), num_members=members)
             exchanged, flags = self._settle(agreed, left)
         finally:
             self._streams.hand_over()
@@ -591,8 +607,11 @@ class Gradients:
         return PassSize(self._squares, part=self._part, is_mixed=self._is_mixed)
 
     def _sizes(self, *, is_late: bool) -> list[int]:
-        group, own = self._communicator.group, UNSAID if is_late else self.size
-        return [own if rank == group.rank else UNSAID for rank in range(group.size)]
+        return self._by_rank(UNSAID if is_late else self.size, other=UNSAID)
+
+    def _by_rank(self, own: int, *, other: int) -> list[int]:
+        group = self._communicator.group
+        return [own if rank == group.rank else other for rank in range(group.size)]
 
     def _send(self, unit: Unit | None, header: Header | None = None) -> None:
         """Queues the exchange of a unit (None: of a header alone)."""

@@ -43,6 +43,8 @@ from gangline.protocol.messages import (
     MeasureLink,
     Noted,
     OfTeam,
+    PartAsked,
+    PartGiven,
     Ping,
     Pong,
     Probe,
@@ -72,6 +74,7 @@ from gangline.spec.errors import (
 from gangline.worker.line.beside import Beside
 from gangline.worker.line.isolation import ALONE_S, Isolation
 from gangline.worker.line.linkprobe import answer
+from gangline.worker.line.partpost import PartPost
 from gangline.worker.line.probing import find_callable
 from gangline.worker.line.refinding import given_up
 from gangline.worker.line.teampost import TeamPost
@@ -142,6 +145,8 @@ class ControlClient:
         """Whether a checkpoint is wanted, due or not."""
         self.post = TeamPost()
         """What it was told as a member of a team."""
+        self.parts = PartPost()
+        """The parts of global batches that it was given."""
         self._break_off = break_off
         self._waiting_s = waiting_s
         self._isolation = Isolation(waiting_s, alone_s)
@@ -195,7 +200,7 @@ class ControlClient:
             if isinstance(message, Leaving):
                 of_team = {k: one for k, one in self._standing.items() if isinstance(one, FromTeam)}
                 self._standing = {**of_team, Leaving: message}
-            elif isinstance(message, Ready | Failed | FromTeam):
+            elif isinstance(message, Ready | Failed | PartAsked | FromTeam):
                 self._standing = {**self._standing, type(message): message}
             self._gathering.append(message)
             now_s = time.perf_counter()
@@ -251,6 +256,11 @@ class ControlClient:
     def seed(self) -> int:
         """The seed of the epochs' order, as the coordinator was told by the founders."""
         return self._published[self.newest_view].seed
+
+    @property
+    def pulled(self) -> str:
+        """The allocation by which parts of global batches are pulled; empty: each has its share."""
+        return self._published[self.newest_view].pulled
 
     def wait_group(
         self, last: int, *, worker: int, timeout_s: float, gathering: int | None = None
@@ -580,6 +590,8 @@ class ControlClient:
                 self._offer = message
             elif isinstance(message, SavedBy):
                 self._saved[message.path] = message
+            elif isinstance(message, PartGiven):
+                self.parts.put(message)
             elif isinstance(message, ToTeam):
                 self.post.put(message)
             elif isinstance(message, ViewPublished):

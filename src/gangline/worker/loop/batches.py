@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gangline.worker.loop.keeping import Keeping
     from gangline.worker.loop.progress import Progress
     from gangline.worker.loop.recovery import Recovery
+    from gangline.worker.loop.windows import PulledWindows
     from gangline.worker.samples.handout import Handout
 
 
@@ -34,12 +35,14 @@ class BatchWalk:
         recovery: Recovery,
         exchange: StepExchange,
         keeping: Keeping,
+        windows: PulledWindows,
     ) -> None:
         self._gear = gear
         self._progress = progress
         self._recovery = recovery
         self._exchange = exchange
         self._keeping = keeping
+        self._windows = windows
         self._holding = Holding(gear, progress, exchange, keeping)
         self._batches = gear.batches
         self._membership = gear.membership
@@ -108,11 +111,12 @@ class BatchWalk:
     def _begin_to_compute(self, handout: Handout) -> None:
         gear = self._gear
         if gear.pacer is not None:
-            gear.pacer.begin(handout.share)
+            gear.pacer.begin(handout.share if handout.pool is None else handout.samples)
         if gear.probe is not None:
             gear.probe.begin()
         gear.faults.reach("forward", handout.step)
         gear.faults.begin()
+        self._windows.begin(handout)
 
     def finish(self) -> bool:
         """The loop came back for more. False where the rest of the epoch must be cut anew."""
@@ -128,7 +132,8 @@ class BatchWalk:
                 self.exchange_kept()
             self._gear.snapshot.note()
         # A loop may count the parts of a window itself: it gets all parts of one that it has begun.
-        is_amid = newest is not None and not newest.handout.is_update
+        # Who pulls parts cannot count them.
+        is_amid = newest is not None and not newest.handout.is_update and not newest.handout.pool
         self._is_filling = progress.must_cut and is_amid and not departure.has_left
         if self._is_filling:
             return True
@@ -141,6 +146,7 @@ class BatchWalk:
         since_s = clock.lap()
         batch = self._batches.present
         assert batch is not None
+        self._windows.end_turn(batch)
         self._batches.drop()
         if batch.is_void:
             self._gear.logbook.discard(batch.handout.step)

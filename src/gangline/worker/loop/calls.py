@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gangline.worker.loop.gear import Gear
     from gangline.worker.loop.progress import Progress
     from gangline.worker.loop.recovery import Recovery
+    from gangline.worker.loop.windows import PulledWindows
 
 T = TypeVar("T")
 
@@ -32,8 +33,11 @@ _NAMED = (ORDER, BETWEEN, VOID)
 class CollectiveCalls:
     """Makes such calls, however often the group is lost meanwhile."""
 
-    def __init__(self, gear: Gear, progress: Progress, recovery: Recovery) -> None:
+    def __init__(
+        self, gear: Gear, progress: Progress, recovery: Recovery, windows: PulledWindows
+    ) -> None:
         self._gear = gear
+        self._windows = windows
         self._progress = progress
         self._recovery = recovery
         self._membership = gear.membership
@@ -55,6 +59,7 @@ class CollectiveCalls:
         self._gear.faults.reach("call", self._progress.position.step)
         if key is None:
             self.before_call()
+            self._windows.check_call(what)
         self._membership.doing = what
         try:
             if key is not None:
@@ -120,6 +125,9 @@ class CollectiveCalls:
             return True
         is_in_step = place[0] not in (ORDER, BETWEEN)
         if is_in_step and (progress.is_past or self._is_on_void_batch):
+            return not is_known
+        # Where parts are pulled, others were in the middle of theirs when the attempt became void.
+        if is_in_step and progress.is_void and self._gear.pulls is not None:
             return not is_known
         is_named = place[0] in _NAMED
         is_made = progress.position.is_behind(place) if is_named else place < progress.overtaken

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from gangline.spec.errors import ExchangeAborted
 from gangline.worker.sync.strategy import GroupLost
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from gangline.worker.loop.gear import Gear
     from gangline.worker.loop.progress import Progress
     from gangline.worker.samples.order import Company
+    from gangline.worker.samples.pulling import Pool, Pulls
 
 T = TypeVar("T")
 
@@ -72,6 +74,26 @@ class Cutting:
         except GroupLost:
             progress.is_cut_off = True
             return start
+
+    @property
+    def pulls(self) -> Pulls | None:
+        """Where parts of global batches are pulled: who asks for them."""
+        return self._gear.pulls
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the epoch cannot be cut to its end: the group is lost."""
+        return self._progress.is_cut_off
+
+    def pull(self, pool: Pool, micro: int) -> tuple[int, int] | None:
+        """This worker's part `micro` of a pool; None: there is none, or the group is lost."""
+        assert self._gear.pulls is not None
+        try:
+            return self._gear.pulls.take(pool, micro)
+        except ExchangeAborted as error:
+            self._gear.membership.fail(error, self._progress.position)
+            self._progress.is_cut_off = True
+            return None
 
     def locate(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Where in the epoch's order this part of the group's own order is."""

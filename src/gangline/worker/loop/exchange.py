@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gangline.worker.gradients.agreement import Agreed, PassSection
     from gangline.worker.loop.gear import Gear
     from gangline.worker.loop.recovery import Recovery
+    from gangline.worker.loop.windows import PulledWindows
     from gangline.worker.samples.handout import Handout
 
 
@@ -31,11 +32,13 @@ class StepExchange:
         self,
         gear: Gear,
         recovery: Recovery,
+        windows: PulledWindows,
         *,
         reduction: ReductionCheck | None,
     ) -> None:
         self._gear = gear
         self._recovery = recovery
+        self._windows = windows
         self._reduction = reduction
         self._scrutiny = gear.scrutiny
         self.agreed: Agreed | None = None
@@ -49,7 +52,9 @@ class StepExchange:
         if session.group.size > 1:
             gear.late_sizes.settle()  # what is usual is part of what is said
         try:
-            agreed = gear.gradients.exchange(partial(self._state, handout))
+            share = None if handout.pool is None else handout.share
+            agreed = gear.gradients.exchange(partial(self._state, handout), share=share)
+            self._windows.check_parts(handout, agreed)
             check_sizes(agreed, self._scrutiny, session, view)
         except (ExchangeError, MismatchError) as error:
             self._recovery.lose(error)
@@ -73,8 +78,9 @@ class StepExchange:
         """What this worker says in the header of an exchange, by all who have a say."""
         prepared, client = self._gear.prepared, self._gear.session.client
         is_alone = self._gear.session.group.size == 1
+        micro = handout.micro if handout.pool is None else 0  # nobody has as many parts as another
         return Statement(
-            batch=BatchSection(handout.view, handout.epoch, handout.step, handout.micro),
+            batch=BatchSection(handout.view, handout.epoch, handout.step, micro),
             made=made,
             views=self._gear.views.section,
             checks=CheckSection(

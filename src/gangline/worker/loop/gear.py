@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gangline.worker.prepare.handshake import Introduction
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.samples.handout import Handout
+    from gangline.worker.samples.pulling import Pulls
     from gangline.worker.session import Session
     from gangline.worker.telling.metrics import MetricsProbe
 
@@ -61,6 +62,8 @@ class Gear:
     probe: MetricsProbe | None
     logbook: LogBook
     weighing: Weighing
+    pulls: Pulls | None
+    """Who asks for parts of global batches, where they are pulled."""
 
     @property
     def handout(self) -> Handout | None:
@@ -141,4 +144,5 @@ def equip(
         probe=instruments.probe,
         logbook=LogBook(session),
         weighing=Weighing(session),
+        pulls=instruments.pulls,
     )

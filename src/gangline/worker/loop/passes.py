@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gangline.worker.loop.exchange import StepExchange
     from gangline.worker.loop.gear import Gear
     from gangline.worker.loop.progress import Progress
+    from gangline.worker.loop.windows import PulledWindows
 
 _NO_BATCH = (
     "backward() was called before the prepared loader handed out a batch: gangline weighs every "
@@ -36,6 +37,7 @@ class BackwardPasses:
         progress: Progress,
         walk: BatchWalk,
         exchange: StepExchange,
+        windows: PulledWindows,
         *,
         guard: LayoutGuard,
         foreign: ForeignExchange,
@@ -44,6 +46,7 @@ class BackwardPasses:
         self._progress = progress
         self._walk = walk
         self._exchange = exchange
+        self._windows = windows
         self._guard = guard
         self._foreign = foreign
         self._gradients = gear.gradients
@@ -60,6 +63,7 @@ class BackwardPasses:
             self._guard.check()
             self._gear.snapshot.by_hand.look()
             self._gradients.begin()
+            self._windows.ask_ahead()
 
     def end_backward(self) -> None:
         """It is over: what it has left is counted, checked and exchanged."""
@@ -76,6 +80,8 @@ class BackwardPasses:
         if self._gradients.has_fired:
             gear.batches.count_pass()
         self._check()
+        if self._gradients.has_fired:
+            self._windows.end_pass()
         must_exchange = self._gradients.finish_local()
         gear.clock.computed()
         if must_exchange and gear.handout is not None:

@@ -78,6 +78,9 @@ class Recovery:
         """The group is lost: finds another one, or is told as a spare where the others are."""
         if self._gear.handout is not None:
             self.void()  # it was cut for the lost group; passes that were applied are not done again
+        elif self._gear.pulls is not None and self._gear.batches.is_in_window:
+            self._gradients.leave_window()  # between two parts: what came in is of the lost group
+            self._gear.batches.is_in_window = False
         self._gear.faults.reach("regroup", self._progress.position.step)
         self.find_group()
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gangline.worker.loop.exchange import StepExchange
     from gangline.worker.loop.gear import Gear
     from gangline.worker.loop.progress import Progress
+    from gangline.worker.loop.windows import PulledWindows
 
 
 class OptimizerSteps:
@@ -38,6 +39,7 @@ class OptimizerSteps:
         progress: Progress,
         walk: BatchWalk,
         exchange: StepExchange,
+        windows: PulledWindows,
         *,
         guard: LayoutGuard,
     ) -> None:
@@ -45,6 +47,7 @@ class OptimizerSteps:
         self._progress = progress
         self._walk = walk
         self._exchange = exchange
+        self._windows = windows
         self._guard = guard
         self._gradients = gear.gradients
         self._is_in_step = False
@@ -150,6 +153,8 @@ class OptimizerSteps:
         self._is_in_step = True
         self._walk.leave_out()
         self._gear.snapshot.by_hand.look()
+        if not has_closure(args, kwargs):  # else its pass tells
+            self._windows.settle(self._gear.batches.present)
         handout, is_passing_through = self._gear.handout, self._gear.is_passing_through
         if is_passing_through or not self._gradients.num_exchanged:
             self._guard.check()  # else the backward pass did
@@ -169,6 +174,7 @@ class OptimizerSteps:
         handout = self._gear.handout
         if handout is None or not handout.is_update or self._gradients.is_replaying:
             self._hidden = self._gradients.hide()
+            self._windows.note_step(handout)
 
     def _show(self) -> None:
         if self._hidden is not None:

@@ -24,6 +24,7 @@ from gangline.worker.loop.progress import Progress
 from gangline.worker.loop.recovery import Recovery
 from gangline.worker.loop.statistics import PresentPass
 from gangline.worker.loop.steps import OptimizerSteps
+from gangline.worker.loop.windows import PulledWindows
 from gangline.worker.normalisation.sync_batchnorm import SyncedBatchNorms
 from gangline.worker.samples import sample_state
 
@@ -75,13 +76,16 @@ class Training:
         )
         self.recovery = Recovery(gear, progress, shares=instruments.shares)
         self.keeping = Keeping(gear, progress, instruments.checkpointer)
-        self.calls = CollectiveCalls(gear, progress, self.recovery)
-        exchange = StepExchange(gear, self.recovery, reduction=instruments.reduction)
-        self._walk = walk = BatchWalk(gear, progress, self.recovery, exchange, self.keeping)
+        self.windows = windows = PulledWindows(gear, progress, self.recovery)
+        self.calls = CollectiveCalls(gear, progress, self.recovery, windows)
+        exchange = StepExchange(gear, self.recovery, windows, reduction=instruments.reduction)
+        self._walk = walk = BatchWalk(
+            gear, progress, self.recovery, exchange, self.keeping, windows
+        )
         self.epochs = EpochWalk(gear, progress, self.recovery, self.calls, walk, self.keeping)
         self.cutting = Cutting(gear, progress, self.calls)
         self.passes = BackwardPasses(
-            gear, progress, walk, exchange, guard=guard, foreign=self._foreign
+            gear, progress, walk, exchange, windows, guard=guard, foreign=self._foreign
         )
         self.present_pass = PresentPass(gear, progress, self.recovery)
         self._norms = (
@@ -89,7 +93,7 @@ class Training:
             if prepared.sync_batchnorm
             else None
         )
-        self._steps = OptimizerSteps(gear, progress, walk, exchange, guard=guard)
+        self._steps = OptimizerSteps(gear, progress, walk, exchange, windows, guard=guard)
         sample_state.watch(self)
 
     # --- where the loop is -----------------------------------------------------------------------
@@ -126,6 +130,12 @@ class Training:
         """What the batch is that the loop is at, for the questions that it asks."""
         shown = self.gear.batches.shown
         return None if shown is None else shown.handout
+
+    @property
+    def is_update(self) -> bool:
+        """Whether the batch that the loop is at completes the global batch; may wait to know it."""
+        self.windows.settle(self.gear.batches.shown)
+        return self.shown is None or self.shown.is_update
 
     @property
     def sizes(self) -> tuple[int, int] | None:
@@ -167,7 +177,7 @@ class Training:
 
     def no_sync(self) -> Any:
         """A context in which backward passes add up locally."""
-        check_windows(self.prepared)
+        check_windows(self.prepared, is_pulled=self.gear.pulls is not None)
         return self.gear.gradients.paused()
 
     def may_write(self, state: SampleState) -> bool:

@@ -11,8 +11,8 @@ import msgspec
 import torch
 from torch import nn
 
+from gangline.control.shares.pulling import check_any_allocation, parse_pulling
 from gangline.emulation.pacing import Pacer, pace
-from gangline.planning.allocation.policies import check_allocation
 from gangline.protocol.messages import Ready
 from gangline.spec import View
 from gangline.spec.config import OWN, check_data, check_non_finite
@@ -48,6 +48,7 @@ from gangline.worker.prepare.refusals import (
     check_loader,
     check_models,
     check_optimizers,
+    check_pulled,
     check_served,
     why_in_step,
     why_unserved,
@@ -66,6 +67,7 @@ from gangline.worker.samples.loader_order import (
 )
 from gangline.worker.samples.order import order_seed
 from gangline.worker.samples.owned import Holding, Holdings, OwnOrder, gather_holdings
+from gangline.worker.samples.pulling import Pulls
 from gangline.worker.session import Session, now
 from gangline.worker.telling.metrics import MetricsProbe
 
@@ -120,7 +122,7 @@ class Options:
                 "a sum-reduced loss needs no weight: leave out weight=, or make the loss a mean"
             )
         if self.allocation is not None:
-            check_allocation(self.allocation)
+            check_any_allocation(self.allocation)
         if self.max_share is not None and self.max_share < 1:
             raise UsageError(f"max_share is a number of samples, at least 1, not {self.max_share}")
         if self.min_share is not None:
@@ -212,6 +214,8 @@ def set_up(
             first_step=_first_step(start),
         )
         instruments = instruments._replace(checkpointer=checkpointer)
+    pulls = _pulls(session, request)
+    instruments = instruments._replace(pulls=pulls)
     training = Training(
         session,
         request.prepared,
@@ -225,6 +229,19 @@ def set_up(
     _announce(session, request, layout)
     shared = _share(request, training, seed)
     return training, [shared if item is request.loader else item for item in objects]
+
+
+def _pulls(session: Session, request: Request) -> Pulls | None:
+    """Who asks for parts of global batches, if the coordinator says that they are pulled.
+
+    Who comes late goes by what the founders have asked for.
+    """
+    pulling = None if session.client is None else parse_pulling(session.client.pulled)
+    if pulling is None:
+        return None
+    check_pulled(request.options, request.prepared)
+    assert session.client is not None
+    return Pulls(session.client, pulling, minimum=request.normalisation.fewest)
 
 
 def _refounding(session: Session, request: Request, introduction: Introduction) -> Refounding:
@@ -293,22 +310,28 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
     if shares is not None and not session.is_late:
         _check_shares(shares, session.group.size)
     normalisation = _normalisation(models, options)
+    allocation = options.allocation or session.place.config.batch.allocation or DEFAULT_ALLOCATION
+    is_pulled = shares is None and parse_pulling(allocation) is not None
     evicts_wrong = (options.non_finite or session.place.config.survival.non_finite) == "evict"
     if evicts_wrong and options.sync_batchnorm and normalisation.num_layers:
         raise UnsupportedError(
             'non_finite="evict" cannot go with sync_batchnorm=True: a value that is not finite reaches '
             'all workers by the statistics, and the gradients do not show whose it was. Use "keep"'
         )
+    prepared = Prepared(
+        models=models,
+        optimizers=optimizers,
+        stateful=options.stateful,
+        generators=generators_of(loader),
+        sync=sync,
+        sync_batchnorm=options.sync_batchnorm and normalisation.num_layers > 0,
+        evicts_wrong=evicts_wrong,
+        is_pulled=is_pulled,
+    )
+    if is_pulled and session.client is not None:
+        check_pulled(options, prepared)
     return Request(
-        prepared=Prepared(
-            models=models,
-            optimizers=optimizers,
-            stateful=options.stateful,
-            generators=generators_of(loader),
-            sync=sync,
-            sync_batchnorm=options.sync_batchnorm and normalisation.num_layers > 0,
-            evicts_wrong=evicts_wrong,
-        ),
+        prepared=prepared,
         loader=loader,
         options=options,
         batching=batching,
@@ -317,9 +340,7 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
         least_share=1
         if is_owned
         else _least_share(session, options, normalisation, global_batch, shares is not None),
-        allocation=options.allocation
-        or session.place.config.batch.allocation
-        or DEFAULT_ALLOCATION,
+        allocation=allocation,
         shares=shares,
         is_owned=is_owned,
     )
@@ -348,6 +369,8 @@ def _share(request: Request, training: Training, seed: int) -> ShareLoader:
 
 def _reduction_check(request: Request) -> ReductionCheck | None:
     if request.options.weight is not None:  # what a batch counts may be anything
+        return None
+    if request.prepared.is_pulled:  # nobody knows the others' shares beforehand
         return None
     return ReductionCheck(
         request.options.reduction,

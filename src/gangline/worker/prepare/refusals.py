@@ -21,6 +21,7 @@ from gangline.worker.samples.sample_state import tables_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gangline.worker.prepare.preparation import Options
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.samples.order import Order
 
@@ -123,8 +124,30 @@ def why_unserved(prepared: Prepared) -> str:
     return ""
 
 
+def check_pulled(options: Options, prepared: Prepared) -> None:
+    """Refuses what cannot be where workers pull unequal numbers of parts of a global batch."""
+    reason = ""
+    if options.accumulate > 1:
+        reason = "accumulate= makes parts of its own: leave it out, and give the grain of the parts"
+    elif prepared.sync_batchnorm:
+        reason = "sync_batchnorm=True normalises parts together, which each has others of"
+    elif options.weight is not None:
+        reason = "weight= needs the weight of the whole batch before the first part is computed"
+    elif tables_of(prepared.models):
+        reason = "a SampleState is carried from part to part in an order that nobody knows"
+    if reason:
+        raise UnsupportedError(
+            f"where parts of a global batch are pulled, {reason}; or take allocation='balanced'"
+        )
+
+
 def why_in_step(prepared: Prepared, order: Order, *, is_elastic: bool) -> str:
     """Why groups cannot train at their own pace, and what to do about it; empty where they can."""
+    if prepared.is_pulled:
+        return (
+            "no parts of a global batch can be pulled: groups at their own pace are lent parts of the "
+            "epoch already. Take allocation='balanced'"
+        )
     if not prepared.optimizers:
         return (
             "there must be an optimizer: what a loop keeps of its own for its updates cannot be "

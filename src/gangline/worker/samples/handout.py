@@ -17,6 +17,12 @@ from gangline.planning.allocation.ragged import cut_shares
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gangline.worker.samples.pulling import Pool
+
+
+OPEN = 0
+"""In place of the number of parts, where it is not known."""
+
 
 class Handout(NamedTuple):
     """One batch for this worker: which part of the epoch's order, and how much it counts."""
@@ -39,6 +45,10 @@ class Handout(NamedTuple):
     """Samples of the whole window, over all workers."""
     usual_share: int | None = None
     """This worker's share of a window of the usual size, where this one was drawn with its own."""
+    pool: Pool | None = None
+    """Where parts are pulled: what of. Then the share is what this worker has got so far."""
+    parts: tuple[tuple[int, int], ...] = ()
+    """And these are all parts of it."""
 
     @property
     def samples(self) -> int:
@@ -54,6 +64,15 @@ class Handout(NamedTuple):
     def is_update(self) -> bool:
         """Whether the window is complete with this batch, so that the optimizer may step."""
         return self.micro == self.num_micros - 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not known yet if this worker gets another part of the window."""
+        return self.num_micros == OPEN
+
+    def closed(self) -> Handout:
+        """The same, and it is known that it is the last part of the window."""
+        return self._replace(num_micros=self.micro + 1)
 
 
 def cut_window(

@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader
 from gangline.planning.allocation.ragged import cut_shares
 from gangline.spec.errors import UsageError
 from gangline.worker.samples.drawn_batches import BatchedIndices, DrawnBatches, window_stop
-from gangline.worker.samples.handout import Handout, cut_window, num_steps
+from gangline.worker.samples.handout import OPEN, Handout, cut_window, num_steps
 from gangline.worker.samples.loader_order import batching_of
 from gangline.worker.samples.order import undrawn
 from gangline.worker.samples.owned import OwnOrder
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gangline.spec import View
     from gangline.spec.position import Position
     from gangline.worker.samples.order import Company, Indices, Order
+    from gangline.worker.samples.pulling import Pool, Pulls
 
 WeightFunction = Callable[[Any], float]
 T = TypeVar("T")
@@ -57,6 +58,20 @@ class CutPlan(Protocol):
 
     @property
     def company(self) -> Company: ...
+
+    @property
+    def pulls(self) -> Pulls | None:
+        """Where parts are pulled: who asks for them."""
+        ...
+
+    def pull(self, pool: Pool, micro: int) -> tuple[int, int] | None:
+        """This worker's part `micro` of a pool; None: there is none, or the epoch is cut off."""
+        ...
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the epoch cannot be cut to its end: the group is lost."""
+        ...
 
     def agree_on_order(self, exchange: Callable[[Group], T], key: tuple[str, int]) -> T: ...
 
@@ -154,10 +169,48 @@ class ShareSampler:
             if stop <= start or rank is None:
                 return
             cut = Window(position.epoch, step, start, stop)
-            for handout in self._cut(view, rank, cut):
+            parts = self._cut if self._plan.pulls is None else self._pull
+            for handout in parts(view, rank, cut):
                 self.drawn.append(handout)
                 yield self._indices_of(handout, indices, ghost=start)
+            if self._plan.is_cut_off:
+                return
             step, start = step + 1, stop
+
+    def _pull(self, view: View, rank: int, window: Window) -> Iterator[Handout]:
+        """This worker's parts of a window, as it comes to need them."""
+        assert self._plan.pulls is not None
+        start, stop = window.start, window.stop
+        pool = self._plan.pulls.pool_of(
+            view, rank, epoch=window.epoch, step=window.step, start=start, stop=stop
+        )
+        nothing = Handout(
+            epoch=window.epoch,
+            step=window.step,
+            view=view.number,
+            micro=0,
+            num_micros=1,
+            start=start,
+            stop=start,
+            window_stop=stop,
+            share=0,
+            total=stop - start,
+            usual_share=view.shares[rank],
+            pool=pool,
+        )
+        parts: tuple[tuple[int, int], ...] = ()
+        while (part := self._plan.pull(pool, len(parts))) is not None:
+            parts = (*parts, part)
+            yield nothing._replace(
+                micro=len(parts) - 1,
+                num_micros=OPEN,
+                start=part[0],
+                stop=part[1],
+                share=sum(high - low for low, high in parts),
+                parts=parts,
+            )
+        if not (parts or self._plan.is_cut_off):  # the others have computed it all
+            yield nothing
 
     def _cut(self, view: View, rank: int, window: Window) -> list[Handout]:
         start, stop = window.start, window.stop

@@ -78,6 +78,7 @@ def tell_step(
             update_s=times.update_s,
             team=team,
             turn_s=times.turn_s,
+            parts=[list(part) for part in handout.parts],
         )
     )
 

@@ -13,6 +13,7 @@ from gangline.spec.errors import ExchangeAborted, MismatchError
 from gangline.spec.position import BETWEEN, NOWHERE, VOID, Position
 from gangline.worker.loop.calls import CollectiveCalls
 from gangline.worker.loop.progress import Progress
+from gangline.worker.loop.windows import PulledWindows
 from gangline.worker.sync.strategy import GroupLost
 
 MEAN = "gangline.mean()"
@@ -59,8 +60,12 @@ class Parts:
             departure=SimpleNamespace(has_left=False),
             batches=SimpleNamespace(present=None),
             mode=SimpleNamespace(strategy=self.strategy),
+            handout=None,
+            pulls=None,
+            prepared=SimpleNamespace(models=[]),
         )
-        self.calls = CollectiveCalls(self.gear, self.progress, self)  # type: ignore[arg-type]
+        windows = PulledWindows(self.gear, self.progress, self)  # type: ignore[arg-type]
+        self.calls = CollectiveCalls(self.gear, self.progress, self, windows)  # type: ignore[arg-type]
 
     def recover(self) -> None:
         self.num_recovered += 1
