@@ -19,16 +19,18 @@ from cases import quick_of
 
 EPOCHS = 2
 SQUARES = [row * row for row in range(60)]
-KILLS = list(product(["calling", "mapping"], [0, 1]))
+KILLS = list(product(["calling", "mapping"], [0, 1], ["wire", "wire-tcp"]))
 
 
-@pytest.mark.parametrize(("loop", "victim"), quick_of(KILLS, quick=[("calling", 0)]))
+@pytest.mark.parametrize(
+    ("loop", "victim", "transport"), quick_of(KILLS, quick=[("calling", 0, "wire")])
+)
 def test_the_rows_of_a_worker_that_is_killed_are_done_by_others(
-    loop: str, victim: int, tmp_path: Path
+    loop: str, victim: int, transport: str, tmp_path: Path
 ) -> None:
     """Worker 0 is the one that hands out the rows."""
     setup = Setup(loop=loop, call=f"map with killed {victim}", epochs=EPOCHS, folder=str(tmp_path))
-    outcome = run_with(tmp_path, setup, [])
+    outcome = run_with(tmp_path, setup, [], transport=transport)
     expected = [-signal.SIGKILL if worker == victim else 0 for worker in range(3)]
     assert outcome.exit_codes == expected, outcome.outputs
     for worker in {0, 1, 2} - {victim}:

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import io
 import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -358,6 +361,30 @@ def test_progress_is_told_on_standard_error(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "list: 50 of 50 rows (100 %)\n"
 
 
+def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    seen = threading.Event()
+
+    def wait(rows: range) -> list[int]:
+        while "wait" not in screen.getvalue() and not seen.wait(0.01):
+            pass
+        return list(rows)
+
+    assert gangline.map(wait, range(8), progress=True, workers=2, scheme="SS") == list(range(8))
+    assert "/8" in screen.getvalue()
+
+
+def test_no_torch_is_needed() -> None:
+    script = "import sys, gangline; gangline.map(list, range(9)); print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
+
+
 def test_a_map_may_be_made_inside_of_another() -> None:
     def outer(rows: range) -> list[int]:
         return gangline.map(lambda some: [one + 1 for one in some], list(rows), workers=2)
@@ -380,6 +407,11 @@ def test_a_scheme_is_picked_by_how_earlier_loops_of_the_function_went(method: st
     assert not any("nothing is measured" in why for one in loops[1:] for why in one.decisions)
     other = gangline.map(lambda rows: rows, VALUES, scheme=method, workers=2, details=True)
     assert "nothing is measured yet" in other.decisions[0]
+
+
+def test_a_scheme_of_ones_own_is_found_by_its_name() -> None:
+    made = gangline.map(len, range(23), scheme="map_functions:Fives", combine="list", workers=2)
+    assert made == [5, 5, 5, 5, 3]
 
 
 def test_without_a_scheme_one_is_picked_unless_something_else_is_given() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import gangline
 from gangline.mapreduce.nodes.handout import Handout, missing_ranges
+from gangline.mapreduce.nodes.listing import Listing, chosen
 from gangline.mapreduce.nodes.naming import name_everywhere
-from gangline.mapreduce.nodes.run import Listing, chosen
 from gangline.mapreduce.nodes.sending import pack_result, unpack_result
 from gangline.scheduling import Choice
 from gangline.spec.errors import FunctionError, UsageError

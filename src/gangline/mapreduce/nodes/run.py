@@ -7,7 +7,6 @@ and do them in another round. So a row counts once: of results that overlap, all
 
 from __future__ import annotations
 
-import bisect
 import secrets
 import threading
 import time
@@ -22,6 +21,7 @@ from gangline.mapreduce.combining import FOLDED, fold_all, join
 from gangline.mapreduce.crew import MAX_FAILURES
 from gangline.mapreduce.loop import run_loop
 from gangline.mapreduce.nodes.handout import Handout, Range, missing_ranges
+from gangline.mapreduce.nodes.listing import Listing, chosen
 from gangline.mapreduce.nodes.naming import name_everywhere
 from gangline.mapreduce.nodes.pulling import Holder, Pairs, pull_from, pull_own
 from gangline.mapreduce.nodes.sending import pack_result, unpack_result
@@ -54,21 +54,6 @@ _MAX_TEXT = 4000
 """What a node says of an error is cut here."""
 _END_S = 5.0
 """How long the node that hands out waits for the others to hear that all is done."""
-
-
-class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself when all meet."""
-
-    worker: int
-    address: WireAddress
-    nonce: str
-    """By which the groups of the next round are named, if this node hands out."""
-    done: list[Range] = []
-    busy_s: float = 0.0
-    error: str = ""
-    """What ends the loop everywhere."""
-    failures: list[Failure] = []
-    num_failed: int = 0
 
 
 class NodeLoop:
@@ -241,23 +226,6 @@ class _Watch:
         while not self._is_over.wait(_WATCH_S):
             if self.is_lost():
                 self._pairs.close()
-
-
-def chosen(listings: Sequence[Listing]) -> dict[Range, int]:
-    """Whose result is taken for which rows: ranges that do not overlap, and the place of who has each.
-
-    The first node's are taken before the second's, and so on: the same on all nodes.
-    """
-    taken: list[Range] = []
-    places: dict[Range, int] = {}
-    for place, listing in enumerate(listings):
-        for start, stop in listing.done:
-            at = bisect.bisect(taken, (start, stop))
-            is_free = at == len(taken) or stop <= taken[at][0]
-            if is_free and (at == 0 or taken[at - 1][1] <= start):
-                taken.insert(at, (start, stop))
-                places[(start, stop)] = place
-    return {rows: places[rows] for rows in taken}
 
 
 def _combined(combine: How, parts: list[Part]) -> Any:
