@@ -120,11 +120,16 @@ def served_lines(served: ServedSummary | None) -> list[str]:
     if served.num_pulls:
         fetches = f" and {counted(served.num_fetches, 'fetch', 'fetches')} of rows"
         lines.append(
-            f"moved between workers: {served.pushed_bytes / 1e6:.3g} MB pushed, "
-            f"{served.pulled_bytes / 1e6:.3g} MB pulled in "
+            f"moved between workers: {_megabytes(served.pushed_bytes)} pushed, "
+            f"{_megabytes(served.pulled_bytes)} pulled in "
             f"{counted(served.num_pulls, 'pull', 'pulls')}{fetches if served.num_fetches else ''}"
         )
     return [*lines, f"held by: {served.holders}"] if served.holders else lines
+
+
+def _megabytes(count: int) -> str:
+    value = count / 1e6
+    return f"{value:,.0f} MB" if value >= 1000 else f"{value:.3g} MB"
 
 
 def staleness_bins(counts: Mapping[int, int]) -> list[tuple[str, float]]:

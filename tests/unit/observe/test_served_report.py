@@ -45,7 +45,7 @@ def used(worker: int, epoch: int) -> ServersUsed:
         t=6.0,
         worker=worker,
         epoch=epoch,
-        pushed_bytes=250_000,
+        pushed_bytes=500_000_000,
         pulled_bytes=1_000,
         num_pulls=5,
         num_fetches=epoch,
@@ -101,7 +101,7 @@ def test_the_report_tells_staleness_drops_holders_and_waits_for_turns() -> None:
         "dropped because they were late: 1 update (8 samples, computed again)",
         "lost with a server: 1 update (2 samples, computed again)",
         "waited for turns: 4 s, all workers together",
-        "moved between workers: 1 MB pushed, 0.004 MB pulled in 20 pulls and 2 fetches of rows",
+        "moved between workers: 2,000 MB pushed, 0.004 MB pulled in 20 pulls and 2 fetches of rows",
         "held by: shard 0 worker 0 (copy: worker 1)",
     ]
     (spent,) = [worker.spent for worker in summary.workers]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from serving_workers import ALONE, entry, workers
+from test_service import wait_for
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam
 
@@ -208,6 +209,40 @@ def test_a_replica_that_takes_over_knows_what_has_changed_since_it_was_loaded() 
         assert plain.is_equal(job[2].parameters)
         job[1].client.pull(3, entries)
         assert plain.is_equal(job[1].parameters)
+
+
+def test_a_copy_that_was_made_later_does_not_know_what_had_changed_before() -> None:
+    plain = Plain()
+    with workers(4, SHARED, make=MAKERS["sgd"], patience_s=0.5) as job:
+        job.follow(job.serving(0, (0, ALONE)))
+        job[3].client.keep()
+        entries = [entry(number, (2, number, 1.0)) for number in range(2)]
+        for number, rows in enumerate([[1, 2], [9]]):
+            if number == 1:
+                job.follow(job.serving(1, (0, 1), applied=1))
+                wait_for(lambda: job[1].host.whole == (0,))
+            job[2].client.push(number, [sparse(rows, number), None])
+            plain.step(sparse(rows, number), None)
+            job[2].client.pull(number + 1, entries[: number + 1])
+        job[0].die()
+        job.follow(job.serving(2, (1, ALONE), lost=[0], applied=2))
+        job[3].client.pull(2, entries)  # it has read nothing since the beginning
+        assert plain.is_equal(job[3].parameters)
+        assert job[3].client.written[TABLE] is None
+
+
+def test_what_is_kept_by_rows_is_no_longer_what_the_shard_has_handed_out() -> None:
+    with workers(1, SHARED, make=MAKERS["sgd"]) as job:
+        job.follow(job.serving(0, (0, ALONE)))
+        client = job[0].client
+        client.pull(0)
+        (handed_out, _) = job[0].host._held[0].shard.values()
+        before = handed_out.clone()
+        client.push(0, [sparse([5]), None])
+        client.pull(1, [entry(0, (0, 0, 1.0))])
+        assert client.written[TABLE].tolist() == [5]
+        assert torch.equal(handed_out, before)
+        assert torch.equal(client._pulled.kept.values([TABLE])[0], job[0].parameters[TABLE])
 
 
 def test_after_a_reset_the_same_numbers_mean_other_values() -> None:
