@@ -261,3 +261,15 @@ def served_all_overflow(parts: Parts) -> dict[str, Any]:
 def served_normalised(parts: Parts) -> dict[str, Any]:
     model = nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES))
     return _train(parts, model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def half_owned(parts: Parts) -> dict[str, Any]:
+    """Only the second worker says that the data is its own."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    whose = "worker" if gangline.rank() == 1 else "shared"
+    try:
+        gangline.prepare(model, optimizer, parts.loader(), data=whose, sync="bsp")
+    except gangline.GanglineError as error:
+        parts.found_after = {"error": f"{type(error).__name__}: {error}"}
+    return {}

@@ -143,16 +143,22 @@ def test_the_samples_of_a_killed_worker_are_gone_with_it(tmp_path: Path, mode: s
 def test_who_comes_back_goes_on_with_its_own(tmp_path: Path, mode: str) -> None:
     """A worker hangs for longer than the others have patience, and is given up meanwhile."""
     loop = "served_sgd" if parse_sync(mode).service else "plain"
-    lengths, batches = (150, 120, 110), (5, 4, 3)
-    setup = varied(loop=loop, samples=380, lengths=lengths, batches=batches, epochs=4, think_s=0.05)
-    faults = [hang(1, 4, "forward", 3.5)]
+    setup = varied(
+        loop=loop,
+        samples=76,
+        lengths=(30, 24, 22),
+        epochs=6,
+        think_s=0.05,
+        wait={10: "worker 1 joined, taken to be alike"},
+    )
+    faults = [hang(1, 2, "forward", 3.5)]
     outcome = run_with(tmp_path, setup, faults, sync=parse_sync(mode))
     assert outcome.exit_codes == [0] * 3, outcome.outputs
     (gone,) = outcome.of_kind(SamplesGone)
-    assert (gone.worker, gone.start, gone.stop) == (1, 150, 270)
+    assert (gone.worker, gone.start, gone.stop) == (1, 30, 54)
     assert_replays(outcome.folder)
     outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
-    assert {len(used_by(outcome)[1].get(epoch, [])) for epoch in (2, 3)} == {120}
+    assert [len(used_by(outcome)[1].get(epoch, [])) for epoch in (4, 5)] == [24, 24]
     states = [outcome.results[worker]["state"] for worker in range(3)]
     for name in mlp().state_dict():
         assert torch.equal(states[0][f"0.{name}"], states[1][f"0.{name}"])
@@ -170,6 +176,16 @@ def test_a_worker_without_samples_computes_nothing_and_has_the_model(
     assert not outcome.steps_of(1)
     first, other = (outcome.results[worker]["state"] for worker in (0, 1))
     assert all(torch.equal(first[f"0.{name}"], other[f"0.{name}"]) for name in mlp().state_dict())
+
+
+@pytest.mark.slow
+def test_workers_that_disagree_on_whose_the_data_is_are_named(tmp_path: Path) -> None:
+    outcome = run_with(tmp_path, Setup(loop="half_owned"), [])
+    assert outcome.exit_codes == [0] * 3, outcome.outputs
+    for result in outcome.results.values():
+        assert result["found_after"]["error"].startswith(
+            "MismatchError: worker 1 differs from worker 0 in data: 'worker' instead of 'shared'"
+        )
 
 
 @pytest.mark.slow

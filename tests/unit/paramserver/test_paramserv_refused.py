@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import gangline
+from gangline.paramserver.functional.jobs import shown
 from gangline.spec.errors import FunctionError, GradientError, UsageError
 
 MODES = ("bsp", "asp", "ssp(2)", "backup(1)")
@@ -144,3 +145,13 @@ def test_a_loss_alone_is_enough() -> None:
     )
     assert [epoch.loss for epoch in trained.history] == [2.0] * 3
     assert trained.history[0].accuracy is None
+
+
+def test_arguments_are_compared_between_processes_whatever_they_are() -> None:
+    """Neither addresses nor the order of a set may tell two processes apart."""
+    assert shown({"b": 1, "a": {"y", "x"}}) == shown({"a": {"x", "y"}, "b": 1})
+    assert shown(object()) == shown(object()) == "object"
+    assert shown({"w": np.zeros(3)}) == "dict"
+    assert shown(np.zeros((3, 2))) == "ndarray[3, 2]"
+    assert shown("x" * 200 + "a") != shown("x" * 200 + "b")
+    assert shown(shown) == "shown"

@@ -94,6 +94,8 @@ class LeaseBook:
         self._scheme = scheme
         self.length = length
         self.estates = estates
+        self._is_closed = False
+        """Whether all were told that the epoch is over: who comes back later has no more of it."""
         self._free: list[Lease] = [Lease(0, length)] if length else []
         self._returned: list[Lease] = []
         """Free, too: what came too late when it was computed first. Only who is in time gets it."""
@@ -115,7 +117,11 @@ class LeaseBook:
     @property
     def is_complete(self) -> bool:
         """Whether every sample is committed that somebody can use."""
-        return self.num_committed + self.num_gone == self.length
+        return self._is_closed or self.num_committed + self.num_gone == self.length
+
+    def close(self) -> None:
+        """All teams are told that the epoch is complete."""
+        self._is_closed = True
 
     @property
     def num_gone(self) -> int:
@@ -165,6 +171,8 @@ class LeaseBook:
 
     def _lendable(self, team: int, account: _Account) -> list[Lease]:
         """What is free for a team. What came too late before is for those that are in time."""
+        if self._is_closed:
+            return []
         if self.estates is not None:
             return _within(self._everything, self.estates.get(team, Lease(0, 0)))
         others = (one for number, one in self._accounts.items() if number != team)

@@ -445,7 +445,6 @@ class Teams:
                     team.reached = None
             return []
         step = max((place.step for place in reached), default=0)
-        self.lending.book.reopen()
         # Who has not taken the optimizer's state from its servers must meet once more.
         regroup = self._regrouping if self._desk is None or self._is_last else None
         closed = EpochClosed(
@@ -457,6 +456,7 @@ class Teams:
             regroup=regroup,
         )
         self._epoch_closed = closed
+        self.lending.end_epoch(is_complete=closed.is_complete)
         if closed.is_complete:
             self.sums.expect(closed.teams, epoch + 1)
         self._has_stopped = regroup is not None

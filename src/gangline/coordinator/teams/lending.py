@@ -131,6 +131,12 @@ class Lending:
         self._chronicle.void(voided)
         self.replay(voided)
 
+    def end_epoch(self, *, is_complete: bool) -> None:
+        """All teams have met: the epoch is over, or who was told that nothing is left may ask again."""
+        self.book.reopen()
+        if is_complete:
+            self.book.close()
+
     def take_back(self, team: int) -> tuple[int, Lease | None]:
         """A team is lost: how many samples are free again, or the estate that is gone with it."""
         self._journal.append(TeamLost(team=team))
@@ -152,8 +158,8 @@ class Lending:
                 self.book.restore(team, record.start, record.stop)
             case Emptied(team=team, epoch=epoch) if epoch == self.book.epoch:
                 self.book.end(team)
-            case Closed():
-                self.book.reopen()
+            case Closed(is_complete=is_complete):
+                self.end_epoch(is_complete=is_complete)
             case Merged(is_all=False, offsets=offsets):
                 self.book.share(offsets)
             case Merged(offsets=offsets):

@@ -7,6 +7,7 @@ for, and then the server gives each of them portions, as it does with processes 
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from gangline.paramserver.functional.cuts import Keeper
     from gangline.paramserver.functional.leaves import Leaves
     from gangline.paramserver.functional.running import Validate
+
+
+_SHORT = 100
+"""Up to so many characters an argument is compared as it is."""
 
 
 class Colleagues:
@@ -143,8 +148,14 @@ def _check_arrays(model: Leaves) -> None:
 
 
 def shown(value: Any) -> str:
-    """An argument as it is compared: data by its kind and shape, functions by their names."""
+    """An argument as it is compared: plain values as they are, data by shape, the rest by name."""
     if callable(value):
-        return getattr(value, "__qualname__", type(value).__name__)
+        return str(getattr(value, "__qualname__", type(value).__name__))
     shape = getattr(value, "shape", None)
-    return repr(value) if shape is None else f"{type(value).__name__}{list(shape)}"
+    if shape is not None:
+        return f"{type(value).__name__}{list(shape)}"
+    try:
+        text = msgspec.json.encode(value, order="deterministic").decode()
+    except (TypeError, ValueError):  # such as an object of the user's own, or arrays in a dict
+        return type(value).__name__
+    return text if len(text) <= _SHORT else f"{text[:_SHORT]}… {sha256(text.encode()).hexdigest()}"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gangline.collectives import Group, gather_bytes
+from gangline.spec.config import SHARED
 from gangline.spec.errors import MismatchError
 from gangline.worker.groups.state import (
     empty_tensors,
@@ -34,6 +35,8 @@ _SHORT = 60
 class Introduction(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker says of itself; all fields must be equal on all workers."""
 
+    data: str = SHARED
+    """Whose it is: every worker's, or each one's own."""
     gangline_version: str
     torch_version: str
     data_set_length: int

@@ -1,24 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `prepare(..., data="worker")` refuses: options that cut the data of all, or read others'."""
+"""What `prepare(..., data="worker")` refuses, and what a worker with its own data says of itself."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from gangline.spec.config import OWN
 from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.spec.sync import AUTO
 
 if TYPE_CHECKING:
     from gangline.spec.config import RunConfig
     from gangline.spec.sync import Sync
+    from gangline.worker.prepare.handshake import Introduction
     from gangline.worker.prepare.preparation import Options
     from gangline.worker.samples.loader_order import Batching
+    from gangline.worker.samples.owned import Holdings
 
 _MODES = "bsp, asp, ssp(4), backup(1), local(16), percentage(0.25), flexible or none"
 
 
-def check_owned(options: Options, config: RunConfig, batching: Batching, sync: Sync) -> None:
+def check_owned(
+    options: Options, config: RunConfig, batching: Batching, sync: Sync, *, is_late: bool = False
+) -> None:
     """Refuses what does not go with data that stays with its owner."""
+    if is_late:
+        raise UsageError(
+            "this worker comes to a job that has begun, and with data='worker' the data of a job is "
+            "that of the workers that began it: start the job again, with this worker"
+        )
     _check_options(options, config)
     _check_survival(config)
     if batching.has_own_sizes:
@@ -65,10 +77,22 @@ def _check_survival(config: RunConfig) -> None:
         )
 
 
-def refuse_late() -> None:
-    """Nobody can be given to a job whose union of data was fixed when it began."""
-    raise UsageError(
-        "this worker comes to a job that has begun, and with data='worker' the data of a job is that "
-        "of the workers that began it. To do: start the job again with this worker, from its newest "
-        "checkpoint's model in a new checkpoint folder"
+def told_by_owner(introduction: Introduction, holdings: Holdings | None) -> Introduction:
+    """What a worker says of itself that has its own data: nothing of that but what all were told."""
+    return msgspec.structs.replace(
+        introduction,
+        data=OWN,
+        data_set_length=0,
+        global_batch=0 if holdings is None else holdings.global_batch,
+        drop_last=False,
+        order="each worker's own",
+        samples_per_epoch=0,
+        data_of_workers=() if holdings is None else holdings.lengths,
     )
+
+
+def estate(holdings: Holdings | None) -> tuple[int, int] | None:
+    """Where this worker's samples are in the union of all; None: all workers read the same."""
+    if holdings is None:
+        return None
+    return holdings.first, holdings.first + holdings.own.samples

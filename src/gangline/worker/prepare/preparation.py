@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch
 from torch import nn
 
@@ -41,7 +40,7 @@ from gangline.worker.prepare.handshake import (
 )
 from gangline.worker.prepare.likeness import sample_digest
 from gangline.worker.prepare.objects import sort_objects
-from gangline.worker.prepare.ownership import check_owned, refuse_late
+from gangline.worker.prepare.ownership import check_owned, estate, told_by_owner
 from gangline.worker.prepare.prepared import Prepared
 from gangline.worker.prepare.refusals import (
     check_apart,
@@ -54,7 +53,7 @@ from gangline.worker.prepare.refusals import (
     why_unserved,
 )
 from gangline.worker.prepare.selfprobe import ProbeSchedule, tell_workload
-from gangline.worker.prepare.serving_need import free_bytes, serving_bytes
+from gangline.worker.prepare.serving_need import tell_room
 from gangline.worker.prepare.weighing import LEAST_BYTES, expect_exchange_s
 from gangline.worker.samples.drawn_batches import DrawnBatches
 from gangline.worker.samples.loader import ShareLoader, ShareSampler, rebuild
@@ -203,7 +202,8 @@ def set_up(
         reduction=_reduction_check(request),
     )
     view, seed, start, request = _take_part(session, request, layout, introduction)
-    introduction = _of_owners(introduction, request)
+    if request.is_owned:
+        introduction = told_by_owner(introduction, request.holdings)
     if options.checkpoint is not None:
         checkpointer = Checkpointer(
             options.checkpoint,
@@ -301,11 +301,9 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
     global_batch = batching.batch_size if options.global_batch is None else options.global_batch
     sync = options.sync or config.exchange.how_tight
     if is_owned:
-        check_owned(options, config, batching, sync)
+        check_owned(options, config, batching, sync, is_late=session.is_late)
     else:
         _check_batch(global_batch, session.group.size, batching.length)
-    if is_owned and session.is_late:
-        refuse_late()
     shares = options.shares or session.place.config.batch.shares
     if shares is not None and not session.is_late:
         _check_shares(shares, session.group.size)
@@ -442,10 +440,9 @@ def _least_share(
 def _introduce(request: Request, layout: Layout, checks: ChecksConfig) -> Introduction:
     options = request.options
     torch_version = "" if checks.allow_differences else torch.__version__.split("+")[0]
-    samples = ""
-    if not request.is_owned:
-        samples = sample_digest(request.loader.dataset, request.batching.length, checks.samples)
-    return Introduction(
+    count = 0 if request.is_owned else checks.samples
+    samples = sample_digest(request.loader.dataset, request.batching.length, count)
+    introduction = Introduction(
         gangline_version=VERSION,
         torch_version=torch_version,
         data_set_length=request.batching.length,
@@ -469,22 +466,7 @@ def _introduce(request: Request, layout: Layout, checks: ChecksConfig) -> Introd
         stateful=tuple(type(item).__name__ for item in options.stateful),
         data_set_samples=samples,
     )
-
-
-def _of_owners(introduction: Introduction, request: Request) -> Introduction:
-    """What a worker says of itself that has its own data, as all others do: nothing of that data."""
-    holdings = request.holdings
-    if holdings is None:
-        return introduction
-    return msgspec.structs.replace(
-        introduction,
-        data_set_length=0,
-        global_batch=holdings.global_batch,
-        drop_last=False,
-        order="each worker's own",
-        samples_per_epoch=0,
-        data_of_workers=holdings.lengths,
-    )
+    return told_by_owner(introduction, None) if request.is_owned else introduction
 
 
 def _take_part(
@@ -496,8 +478,9 @@ def _take_part(
     seed = order_seed(request.loader.generator)
     while not session.is_late:
         try:
-            request = _tell_holdings(session, request)
-            introduction = _of_owners(introduction, request)
+            request = _tell_holdings(session, request, introduction)
+            if request.is_owned:
+                introduction = told_by_owner(introduction, request.holdings)
             seed, start = _become_founder(session, request, layout, introduction, seed)
             return *_first_view(session, request, introduction, seed), start, request
         except ExchangeError as error:
@@ -505,16 +488,19 @@ def _take_part(
     return *_first_view(session, request, introduction, seed), None, request
 
 
-def _tell_holdings(session: Session, request: Request) -> Request:
+def _tell_holdings(session: Session, request: Request, introduction: Introduction) -> Request:
     """Where each worker has its own data: how much all of them have."""
     if not request.is_owned:
         return request
     own = request.holding
     if session.place.worker in session.place.config.exchange.only_serve:
         own = own._replace(samples=0)
-    return request.holding_of_all(
-        session.communicator.call(lambda group: gather_holdings(group, own))
-    )
+
+    def tell(group: Group) -> Holdings:
+        compare(group, introduction)  # first: others may not have such data
+        return gather_holdings(group, own)
+
+    return request.holding_of_all(session.communicator.call(tell))
 
 
 def _become_founder(
@@ -624,8 +610,8 @@ def _first_view(
             must_stay=why_in_step(request.prepared, request.order, is_elastic=client.is_elastic),
             must_update=why_unserved(request.prepared),
             only_serves=_is_idle(session, request),
-            owns=_estate(request.holdings),
-            **_room(request.prepared),
+            owns=estate(request.holdings),
+            **tell_room(request.prepared),
             traits=introduction.traits(),
             gradient_bytes=_gradient_bytes(request.prepared.models),
             keeps_checkpoints=request.options.checkpoint is not None,
@@ -646,20 +632,6 @@ def _is_idle(session: Session, request: Request) -> bool:
     """Whether this worker computes nothing: it only serves, or has no samples of its own."""
     is_without = request.holdings is not None and request.holdings.own.samples == 0
     return is_without or session.place.worker in session.place.config.exchange.only_serve
-
-
-def _room(prepared: Prepared) -> dict[str, Any]:
-    """What this worker would hold as a parameter server, and has room for; nothing: there is none."""
-    if prepared.sync.service is None:
-        return {}
-    (optimizer,) = prepared.optimizers
-    return {"serving_bytes": serving_bytes(optimizer), "free_bytes": free_bytes()}
-
-
-def _estate(holdings: Holdings | None) -> tuple[int, int] | None:
-    if holdings is None:
-        return None
-    return holdings.first, holdings.first + holdings.own.samples
 
 
 def _gradient_bytes(models: Sequence[nn.Module]) -> int:
@@ -689,7 +661,7 @@ def _announce(session: Session, request: Request, layout: Layout) -> None:
             parameters=layout.num_parameters,
             transport=session.group.transport,
             samples_per_epoch=_samples_per_epoch(request),
-            owns=_estate(request.holdings) or (0, 0),
+            owns=estate(request.holdings) or (0, 0),
         )
     )
 

@@ -16,6 +16,8 @@ from gangline.profiling.machine import inspect_memory
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from gangline.worker.prepare.prepared import Prepared
+
 _PROBED = 4
 """An optimizer's step is tried on so many elements in each direction."""
 
@@ -51,3 +53,11 @@ def free_bytes() -> int:
     """The memory that this machine has left, as far as this process may use it."""
     memory = inspect_memory(inspect_cgroups(Path("/")))
     return min(memory.available_bytes, memory.limit_bytes or memory.available_bytes)
+
+
+def tell_room(prepared: Prepared) -> dict[str, Any]:
+    """What of it the coordinator is told, in `Ready`: nothing where there are no servers."""
+    if prepared.sync.service is None:
+        return {}
+    (optimizer,) = prepared.optimizers
+    return {"serving_bytes": serving_bytes(optimizer), "free_bytes": free_bytes()}
