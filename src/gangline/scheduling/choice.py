@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import msgspec
 from gangline.scheduling.schemes.parsing import SchemeSpec, parse_scheme
 from gangline.scheduling.victims import DEFAULT_VICTIMS, VictimSpec, parse_victims
 from gangline.spec.errors import UsageError
+from gangline.spec.hints import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,6 @@ def parse_layout(text: str) -> Layout:
     """The layout that is meant. Raises UsageError with those that there are."""
     name = text.strip().upper()
     if name not in Layout.__members__:
-        near = difflib.get_close_matches(name, Layout.__members__, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, Layout.__members__)
         raise UsageError(f"no queue layout {text!r}; there are {', '.join(Layout)}{hint}")
     return Layout[name]

@@ -8,7 +8,6 @@ both in the order own + 1, own + 2, … around.
 
 from __future__ import annotations
 
-import difflib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +15,7 @@ import msgspec
 import numpy as np
 
 from gangline.spec.errors import UsageError
+from gangline.spec.hints import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -93,8 +93,7 @@ def parse_victims(text: str, *, load: Callable[[str], Any] | None = None) -> Vic
         return VictimSpec(text, maker)
     name = text.strip().upper()
     if name not in VICTIMS:
-        near = difflib.get_close_matches(name, VICTIMS, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, VICTIMS)
         raise UsageError(
             f"no victim rule {text!r}; there are {', '.join(VICTIMS)}, and any class of your own as "
             f"package.module:Name{hint}"

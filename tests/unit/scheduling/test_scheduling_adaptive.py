@@ -62,6 +62,11 @@ def test_awf_by_chunk_follows_at_once(name):
     assert scheme.next_size(0, 400) == 160
 
 
+def test_chunks_may_be_smaller_than_published():
+    assert parse_scheme("AWF-C(x=8)").make(1000, 2).next_size(0, 1000) == 63
+    assert parse_scheme("AWF-B(x=5)").make(1000, 2).next_size(0, 1000) == 100
+
+
 @pytest.mark.parametrize("name", ["AWF-B", "AWF-D"])
 def test_awf_by_batch_keeps_the_weights_and_the_size_of_a_batch(name):
     scheme = parse_scheme(name).make(1000, 2)

@@ -126,6 +126,11 @@ def test_bold_takes_single_items_where_chunks_cost_nothing():
     assert set(cut("BOLD", 50, 4, timing=timing)) == {1}
 
 
+def test_bold_takes_its_whole_part_where_chunks_cost_more_than_all_items():
+    timing = Timing(mean_s=1.0, sigma_s=1.0, overhead_s=1e6)
+    assert cut("BOLD", 1000, 4, timing=timing)[0] == 250
+
+
 def test_bold_takes_less_when_time_has_passed_for_what_is_under_way():
     def fifth_chunk(took_s: float) -> int:
         scheme, left = parse_scheme("BOLD(mean=1,sigma=0.1,overhead=1)").make(1000, 4), 1000

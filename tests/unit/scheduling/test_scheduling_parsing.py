@@ -62,6 +62,7 @@ def test_which_schemes_learn_is_known():
         ("TAP(alpha=nan)", "not below 0"),
         ("FAC(sigma=1)", "give mean"),
         ("PLS(swr=2)", "at most 1"),
+        ("AWF-C(x=0.5)", "x is at least 1"),
         ("mine.rules:Own", "cannot be used here"),
     ],
 )

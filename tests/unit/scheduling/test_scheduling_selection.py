@@ -168,16 +168,34 @@ def feed(follower: Follower, times: dict[str, float], loops: int) -> list[str]:
     return picked
 
 
+EXPERT, FINER = "AWF-E(x=8), PERGROUP, SEQPRI", "AWF-E(x=4), PERGROUP, SEQPRI"
+
+
 def test_alternatives_get_a_loop_each_and_the_best_is_kept():
-    picked = feed(Follower(EVERY), {"AWF-E(x=4), PERCPU": 0.5}, 8)
-    assert picked[0] == "AWF-E(x=8), PERGROUP, SEQPRI"
-    assert len(set(picked[:4])) == 4
-    assert picked[4:] == ["AWF-E(x=4), PERCPU, RANDOMPRI"] * 4
+    picked = feed(Follower(EVERY), {FINER: 0.5}, 8)
+    assert picked[:5] == [
+        EXPERT,
+        FINER,
+        "AWF-E(x=2), PERGROUP, SEQPRI",
+        "AWF-E(x=8), PERCPU, RANDOMPRI",
+        EXPERT,
+    ]
+    assert picked[5:] == [FINER] * 3
 
 
 def test_the_experts_choice_stays_where_others_are_hardly_better():
-    picked = feed(Follower(EVERY), {"AWF-E(x=4), PERCPU": 0.995}, 8)
-    assert picked[4:] == ["AWF-E(x=8), PERGROUP, SEQPRI"] * 4
+    assert feed(Follower(EVERY), {FINER: 0.995}, 8)[5:] == [EXPERT] * 3
+
+
+def test_what_is_better_by_less_than_loops_differ_is_not_followed():
+    follower, uneven = Follower(EVERY), report(imbalance=0.3, variation=1.0)
+    picked = []
+    for took_s in (1000.0, 900.0, 1000.0, 1000.0, 1300.0, 1000.0):
+        choice, _ = follower.pick(uneven, 1000, 4)
+        follower.note(choice, report(imbalance=0.3, variation=1.0, time_s=took_s))
+        picked.append(str(choice))
+    assert picked[1] == FINER
+    assert picked[5] == EXPERT, "its own loops differ by 30 %, the other was better by 17 %"
 
 
 def test_all_begins_anew_when_loops_come_to_be_uneven():
@@ -195,10 +213,16 @@ def test_all_begins_anew_when_loops_come_to_be_uneven():
 
 def test_what_a_choice_took_is_forgotten_in_time():
     follower = Follower(EVERY)
-    feed(follower, {"AWF-E(x=4), PERCPU": 0.5}, 6)
-    later = feed(follower, {"AWF-E(x=4), PERCPU": 3.0}, 8)
-    assert later[0] == "AWF-E(x=4), PERCPU, RANDOMPRI"
-    assert later[-1] != later[0]
+    feed(follower, {FINER: 0.5}, 6)
+    later = feed(follower, {FINER: 3.0}, 8)
+    assert later[0] == FINER
+    assert later[-1] == EXPERT
+
+
+@pytest.mark.parametrize(("overhead_s", "x"), [(1e-5, 8), (0.005, 4), (1.0, 4)])
+def test_the_more_chunks_cost_the_larger_they_are(overhead_s, x):
+    found = report(overhead_s=overhead_s)
+    assert rules.varied(found, 1000, 4, grain=1) == f"AWF-E(x={x})"
 
 
 def sarsa_run(seed: int, loops: int = 120) -> list[str]:

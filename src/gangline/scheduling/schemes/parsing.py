@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +13,7 @@ from gangline.scheduling.schemes.bounded import Bounded
 from gangline.scheduling.schemes.checking import check_scheme
 from gangline.scheduling.schemes.named import DAPHNE, LEARNING, PARAMETERS, SCHEMES, SHARING
 from gangline.spec.errors import UsageError
+from gangline.spec.hints import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,8 +92,7 @@ def _check_known(name: str, *, home: str | None, text: str) -> None:
     known = DAPHNE if home else SCHEMES
     if name in known:
         return
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, known)
     own = ", and any class of your own as package.module:Name" if home is None else ""
     raise UsageError(f"no scheme {text!r}; there are {', '.join(known)}{own}{hint}")
 

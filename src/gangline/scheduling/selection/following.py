@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from gangline.scheduling.measures import LoopReport
 
 MARGIN = 0.01
-"""Another choice must have been better than the expert's by this, not to change for nothing."""
+"""Another choice must have been better than the expert's by this, not to change for nothing, and by
+more than loops with the expert's own choice differ from each other."""
 NEWEST = 0.3
 """How much the newest loop counts in what a choice takes."""
 WORSE = 0.1
@@ -34,6 +35,7 @@ class Follower:
         """Time per item of each choice that had a loop."""
         self._expert = ""
         self._untried: list[Choice] = []
+        self._margin = MARGIN
         self._usual: tuple[float, float] | None = None
         """Imbalance and overhead, when the best was first followed."""
 
@@ -43,10 +45,12 @@ class Follower:
             return self._begin(*rules.pick(last, total, workers, self._layouts), last)
         if self._untried:
             choice = self._untried.pop(0)
+            if str(choice) == self._expert:
+                return choice, "once more, to see how much its loops differ"
             self._choices[str(choice)] = choice
             return choice, f"a loop to see whether it is better than {self._expert}"
         kept = min(self._taken, key=lambda name: self._taken[name], default=self._expert)
-        if self._taken.get(self._expert, 0.0) * (1 - MARGIN) < self._taken.get(kept, 0.0):
+        if self._taken.get(self._expert, 0.0) * (1 - self._margin) < self._taken.get(kept, 0.0):
             kept = self._expert
         return self._choices[kept], f"the best of {len(self._taken)} that were tried"
 
@@ -56,6 +60,8 @@ class Follower:
         if name not in self._choices:
             return
         before = self._taken.get(name, now)
+        if name == self._expert and before > 0:
+            self._margin = max(self._margin, abs(now - before) / before)
         self._taken[name] = before + NEWEST * (now - before)
         if not self._untried:
             self._watch(report)
@@ -63,7 +69,8 @@ class Follower:
     def _begin(self, choice: Choice, why: str, last: LoopReport) -> tuple[Choice, str]:
         self._expert = str(choice)
         self._choices[self._expert] = choice
-        self._untried = rules.alternatives(choice, last, self._layouts)
+        others = rules.alternatives(choice, last, self._layouts)
+        self._untried = [*others, choice] if others else []
         return choice, why
 
     def _watch(self, report: LoopReport) -> None:

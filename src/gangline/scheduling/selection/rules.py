@@ -6,7 +6,8 @@
 | nothing yet                                   | small chunks of one size, until all have reported |
 | one worker                                    | STATIC: one chunk                                |
 | workers and items are alike                   | GSS: few chunks                                  |
-| workers or items are not                      | AWF-E(x=8): many chunks that follow the speeds   |
+| workers or items are not                      | AWF-E: chunks that follow the speeds             |
+| a chunk's overhead beside what the loop takes | x of AWF-E: how small these chunks are           |
 | a chunk's overhead beside what an item takes  | the grain: 10 items' worth of overhead at most   |
 | several groups                                | PERGROUP, where the caller can do it             |
 """
@@ -27,9 +28,11 @@ PROBE_CHUNKS = 32
 """Into how many chunks per worker a loop of which nothing is known is cut at first."""
 UNLIKE = 1.15
 """Workers whose speeds differ by more are not alike."""
-VARIED = "AWF-E(x=8)"
-"""For workers or items that are not alike: a fourth of the published chunks, since speeds are learnt
-from some items and used for others, which may cost much more."""
+FINENESS = (8, 4, 2)
+"""x of AWF-E, for workers or items that are not alike. 2 is published; the more the better, since
+speeds are learnt from some items and used for others, which may cost much more."""
+CHUNKS_COST = 0.025
+"""What all chunks together may cost, beside the items, as far as x goes."""
 STEADY = 0.1
 """Items whose σ/μ is below are alike."""
 OVERHEAD = 0.1
@@ -60,8 +63,8 @@ def pick(
     """The scheme and the grain for a loop like the one that was measured."""
     if workers == 1:
         return probe(total, workers, layouts)
-    scheme, why = _scheme(report)
     grain = grain_for(report, total, workers)
+    scheme, why = _scheme(report, varied(report, total, workers, grain=grain))
     if grain > 1:
         why += f"; a chunk costs {report.overhead_s:.2g} s, an item {report.mean_s:.2g} s"
     return Choice.parse(scheme, grain=grain, layout=first_layout(layouts)), why
@@ -92,14 +95,12 @@ def alternatives(first: Choice, report: LoopReport, layouts: Sequence[Layout]) -
     """
     if report.lost_share <= WORTH_A_TRY:
         return []
-    scheme, grain, layout = str(first.scheme), first.grain, first.layout
-    other = "AWF-E(x=4)" if report.variation >= STEADY or _are_unlike(report) else "FAC2"
-    found = [Choice.parse(other, grain=grain, layout=layout)]
+    scheme, grain = str(first.scheme), first.grain
+    others = ["FAC2"] if scheme == "GSS" else [one for x in FINENESS if (one := _fine(x)) != scheme]
+    found = [Choice.parse(other, grain=grain, layout=first.layout) for other in others]
     if Layout.PERCPU in layouts:
-        found += [
-            Choice.parse(one, grain=grain, layout=Layout.PERCPU, victims="RANDOMPRI")
-            for one in (other, scheme)
-        ]
+        stolen = Choice.parse(scheme, grain=grain, layout=Layout.PERCPU, victims="RANDOMPRI")
+        found.append(stolen)
     return [one for one in found if str(one) != str(first)]
 
 
@@ -107,7 +108,7 @@ def arms(first: Choice, layouts: Sequence[Layout]) -> list[Choice]:
     """All that a learner may try beside `first`."""
     found = [
         Choice.parse(scheme, grain=first.grain, layout=layout)
-        for scheme in (VARIED, "AWF-E(x=4)", "AWF-E")
+        for scheme in map(_fine, FINENESS)
         for layout in layouts
     ]
     return [one for one in found if str(one) != str(first)]
@@ -126,19 +127,41 @@ def rethink(
             return _with(choice, str(choice.scheme), grain), why
     if not _follows_speeds(choice) and _are_unlike(report):
         why = f"the fastest worker is {report.unlikeness:.2g} times as fast as the slowest"
-        return _with(choice, VARIED, choice.grain), why
+        fine = varied(report, remaining, workers, grain=choice.grain)
+        return _with(choice, fine, choice.grain), why
     return None
 
 
-def _scheme(report: LoopReport) -> tuple[str, str]:
+def varied(report: LoopReport, total: int, workers: int, *, grain: int) -> str:
+    """AWF-E, with small chunks if their overheads take no more than a fortieth of the loop.
+
+    Those of the published size are an alternative that is tried, never the first choice: a loop whose
+    expensive items come first takes half as long again with them.
+
+    While chunks are above the grain, each takes 1/xP of what remains: about x·P·ln(N/xPg) of them.
+    Then there are x·P grains.
+    """
+    for x in FINENESS[:-1]:
+        tail = x * workers
+        chunks = tail * (1 + math.log(max(1.0, total / (tail * grain))))
+        if chunks * report.overhead_s <= CHUNKS_COST * total * report.mean_s:
+            break
+    return _fine(x)
+
+
+def _fine(x: int) -> str:
+    return f"AWF-E(x={x})"
+
+
+def _scheme(report: LoopReport, varied: str) -> tuple[str, str]:
     if _are_unlike(report):
-        return VARIED, (
+        return varied, (
             f"the fastest worker is {report.unlikeness:.2g} times as fast as the slowest: chunks "
             "follow their speeds"
         )
     if report.variation < STEADY:
         return "GSS", f"workers and items are alike (σ/μ = {report.variation:.2g}): few chunks"
-    return VARIED, f"items are not alike (σ/μ = {report.variation:.2g}): many chunks"
+    return varied, f"items are not alike (σ/μ = {report.variation:.2g}): many chunks"
 
 
 def _are_unlike(report: LoopReport) -> bool:

@@ -8,7 +8,6 @@ instead which choice is good in which state, and tries more (`learning.py`).
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from gangline.scheduling.choice import Layout
@@ -19,6 +18,7 @@ from gangline.scheduling.selection.learning import Sarsa
 from gangline.scheduling.selection.tuned import TunedQueues
 from gangline.scheduling.speeds import Speeds
 from gangline.spec.errors import UsageError
+from gangline.spec.hints import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,8 +43,7 @@ class Selector:
         """`groups`: the group of each worker (package, node); `layouts`: what the caller can do;
         `seed` is for `sarsa` and for victims."""
         if method not in METHODS:
-            near = difflib.get_close_matches(method, METHODS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(method, METHODS)
             raise UsageError(f"no method {method!r}; there are {', '.join(METHODS)}{hint}")
         self._workers = workers
         self._groups = groups

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangline.spec.errors import UsageError
+from gangline.spec.hints import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,10 +74,10 @@ WORKLOADS: Mapping[str, Callable[[int, np.random.Generator], Costs]] = MappingPr
 def make_workload(name: str, count: int, *, mean_s: float = 1e-3, seed: int = 0) -> Costs:
     """The costs of `count` items. Raises UsageError with the kinds that there are."""
     if name not in WORKLOADS:
-        near = difflib.get_close_matches(name, WORKLOADS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, WORKLOADS)
         raise UsageError(f"no workload {name!r}; there are {', '.join(WORKLOADS)}{hint}")
     if count == 0:
         return np.zeros(0)
-    costs = WORKLOADS[name](count, np.random.default_rng(seed))
-    return costs * (mean_s / costs.mean())
+    costs: Costs = WORKLOADS[name](count, np.random.default_rng(seed))
+    costs *= mean_s / costs.mean()
+    return costs
