@@ -34,7 +34,7 @@ def parts_of(outcome, step: int) -> dict[int, list[list[int]]]:
     return {event.worker: event.parts for event in told if event.view == view}
 
 
-@pytest.mark.parametrize("place", quick_of(PLACES, quick=["part", "exchange"]))
+@pytest.mark.parametrize("place", quick_of(PLACES, quick=["part"]))
 def test_the_others_compute_the_parts_of_a_worker_that_is_killed(
     tmp_path: Path, place: str
 ) -> None:

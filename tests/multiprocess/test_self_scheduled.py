@@ -31,7 +31,7 @@ BY_TURNS = {"gan", "gan_one_ahead", "own_window", "window_first", "looks_and_ski
 """Loops that count turns, or leave some out."""
 WEIGHTED = {"token_weights", "one_ahead_with_weights"}
 EXACT = sorted({*LOOPS} - BY_TURNS - WEIGHTED)
-QUICK = ["mlp", "clipping_and_schedule", "two_losses", "loader_workers", "sum_reduced"]
+QUICK = ["clipping_and_schedule", "two_losses", "loader_workers"]
 
 
 @pytest.mark.parametrize("name", quick_of(EXACT, quick=QUICK))
@@ -171,18 +171,18 @@ def relaxed() -> None:
     prepared(sync="flexible")
 
 
-@pytest.mark.parametrize(
-    ("loop", "said"),
-    [
-        (mean_in_every_turn, r"mean.* is a call of all workers, and others may not make it"),
-        (schedule_in_every_turn, "a learning rate was changed in a turn that does not complete"),
-        (own_windows, r"call optimizer.step\(\) in every turn, or where gangline.is_update\(\)"),
-        (unsynchronised, r"no_sync\(\) cannot go with parts that are pulled"),
-        (weighted, "weight= needs the weight of the whole batch"),
-        (accumulated, "accumulate= makes parts of its own"),
-        (relaxed, "no parts of a global batch can be pulled"),
-    ],
-)
+REFUSED = [
+    (mean_in_every_turn, r"mean.* is a call of all workers, and others may not make it"),
+    (schedule_in_every_turn, "a learning rate was changed in a turn that does not complete"),
+    (own_windows, r"call optimizer.step\(\) in every turn, or where gangline.is_update\(\)"),
+    (unsynchronised, r"no_sync\(\) cannot go with parts that are pulled"),
+    (weighted, "weight= needs the weight of the whole batch"),
+    (accumulated, "accumulate= makes parts of its own"),
+    (relaxed, "no parts of a global batch can be pulled"),
+]
+
+
+@pytest.mark.parametrize(("loop", "said"), quick_of(REFUSED, quick=REFUSED[:2]))
 def test_what_cannot_go_with_pulled_parts_is_refused(
     loop: Callable[[], None], said: str, worker_pool: WorkerPool
 ) -> None:
