@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -322,10 +323,20 @@ def write_by_torch(folder: str, how: str) -> list[str]:
             torch.save(number, io.BytesIO())
             gangline.save(number, f"{folder}/all.pt")
             gangline.barrier()
+        if how == "all one":
+            _await_writers(os.path.realpath(f"{folder}/one.pt"))
         gangline.worker.api.shutdown()
     assert is_wrapped
     assert torch.save is original
     return [str(one.message) for one in caught if "torch.save" in str(one.message)]
+
+
+def _await_writers(path: str) -> None:
+    """Waits for the coordinator's word: who wrote first was told at first that nobody else did."""
+    client = gangline.worker.api._job.session.client
+    deadline = time.monotonic() + 20
+    while len(client.writers(path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def rank_of_process() -> int:
