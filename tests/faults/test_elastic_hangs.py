@@ -269,7 +269,13 @@ def test_a_worker_comes_back_in_the_middle_of_calls_that_were_made_without_it(
 ) -> None:
     """The calls that it still has to make were made long ago: it makes none of them with the others."""
     place = call + 2 * (step == AFTER_EPOCH)
-    setup = Setup(loop="averaging", epochs=4, hangs_in=(1, step, place, HANG_S), wait={10: BACK})
+    setup = Setup(
+        loop="averaging",
+        epochs=4,
+        hangs_in=(1, step, place, HANG_S),
+        wait={10: BACK},
+        think_s=0.03,  # or a busy machine makes whole epochs while the new view is on its way
+    )
     outcome = run_with(tmp_path, setup, [])
     judge(outcome, setup, [hang(1, step, "forward", HANG_S)])
     assert 20 in outcome.steps_of(1), "it takes part in the last epoch"
