@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +18,12 @@ from gangline.paramserver.service.messages import (
     Pulling,
     PullingState,
     Pushing,
+    PushingEarly,
     Request,
     Resetting,
 )
 from gangline.paramserver.service.optimizers import options_of
+from gangline.paramserver.service.pieces import PiecesMissing
 from gangline.paramserver.service.pool import Pool
 from gangline.paramserver.service.pushes import check_fit, copy_into, gradient_of
 from gangline.paramserver.service.shard import shard_indices
@@ -65,6 +69,8 @@ class ServiceClient:
         self._serving: Serving | None = None
         self._indices: tuple[tuple[int, ...], ...] = ()
         self._lanes: dict[int, Lane] = {}
+        # No two clients of one team count alike: another worker may lead it after this one.
+        self._numbers = itertools.count(secrets.randbits(62))
         self._is_aborted = self._is_closed = False
         self._aborting = threading.Lock()
         # What was pulled last is kept while the next comes: twice the model at most.
@@ -127,29 +133,57 @@ class ServiceClient:
         gradients: Sequence[Tensor | None] | None = None,
         options: Sequence[Options] | None = None,
         entries: Sequence[Entry] = (),
+        *,
+        early: Mapping[int, int] | None = None,
     ) -> None:
         """Pushes a gradient per parameter, and returns when all shards and their replicas have it.
 
         By default these are the parameters' `.grad`, and the options those of the optimizer. A push
-        that failed may be made again, with the same clock: it counts once.
+        that failed may be made again, with the same clock: it counts once. `early` says which
+        gradients are there already, by their indices, and the numbers that `push_early` gave.
         """
         given = [p.grad for p in self._parameters] if gradients is None else list(gradients)
         if len(given) != len(self._parameters):
             raise UsageError(f"{len(given)} gradients for {len(self._parameters)} parameters")
         if options is None:
             options = () if self._optimizer is None else options_of(self._optimizer)
-        ready = [gradient_of(gradient) for gradient in given]
-        number = self._number
-        self._ask_all(
-            lambda indices: Pushing(
-                serving=number,
-                team=self.team,
-                clock=clock,
-                gradients=[ready[index] for index in indices],
-                options=list(options),
-                entries=tuple(entries),
-            )
-        )
+        if early:
+            try:
+                self._push(clock, given, options, entries, early)
+            except PiecesMissing:
+                pass  # one was refused, or went with its server
+            else:
+                return
+        self._push(clock, given, options, entries, {})
+
+    def push_early(
+        self,
+        clock: int,
+        gradients: Mapping[int, Tensor],
+        *,
+        await_ready: Callable[[], None] | None = None,
+    ) -> int:
+        """Begins to push some gradients, in main memory; returns the number that `push` names them by.
+
+        They must not change until that is over; where they have changed nevertheless, `push` must not
+        count on them. `await_ready` waits until a device has written them, on another thread.
+        """
+        serving, number = self._number, next(self._numbers)
+        lanes = dict(self._lanes)
+        for shard, indices in enumerate(self._indices):
+            own = {index: gradients[index].detach() for index in indices if index in gradients}
+            if not own:
+                continue
+
+            def make(own: dict[int, Tensor] = own) -> PushingEarly:
+                if await_ready is not None:
+                    await_ready()
+                return PushingEarly(
+                    serving=serving, team=self.team, clock=clock, number=number, gradients=own
+                )
+
+            lanes[shard].ask(make, lambda: not self._is_aborted)
+        return number
 
     def pull(
         self, upto: int, entries: Sequence[Entry] = (), *, rows: Mapping[int, Tensor] | None = None
@@ -245,6 +279,28 @@ class ServiceClient:
                 f"worker {self._own} serves shard {shard} and its client was given no host"
             )
         return Near(self._host, shard)
+
+    def _push(
+        self,
+        clock: int,
+        given: Sequence[Tensor | None],
+        options: Sequence[Options],
+        entries: Sequence[Entry],
+        early: Mapping[int, int],
+    ) -> None:
+        ready = [None if i in early else gradient_of(one) for i, one in enumerate(given)]
+        number = self._number
+        self._ask_all(
+            lambda indices: Pushing(
+                serving=number,
+                team=self.team,
+                clock=clock,
+                gradients=[ready[index] for index in indices],
+                options=list(options),
+                entries=tuple(entries),
+                early={index: early[index] for index in indices if index in early},
+            )
+        )
 
     def _pull(
         self, upto: int, entries: Sequence[Entry], rows: Mapping[int, Tensor], *, is_rows_only: bool

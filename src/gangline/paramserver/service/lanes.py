@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,11 @@ from gangline.paramserver.service.link import END_S
 from gangline.paramserver.service.messages import (
     Answer,
     Pushing,
+    PushingEarly,
     Refused,
     Request,
 )
+from gangline.paramserver.service.pieces import PiecesMissing
 from gangline.paramserver.service.pushes import copied
 from gangline.spec.errors import (
     ExchangeAborted,
@@ -28,10 +31,11 @@ from gangline.spec.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gangline.paramserver.service.link import Asks
     from gangline.paramserver.service.server import ServiceHost
+
+
+_Job = tuple[Request | Callable[[], Request], Callable[[], bool], Future[Answer]]
 
 
 class Lane:
@@ -39,15 +43,17 @@ class Lane:
 
     def __init__(self, shard: int, asks: Asks) -> None:
         self.asks = asks
-        self._jobs: queue.SimpleQueue[tuple[Request, Callable[[], bool], Future[Answer]] | None]
+        self._jobs: queue.SimpleQueue[_Job | None]
         self._jobs = queue.SimpleQueue()
         self._ending = threading.Lock()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=f"gangline-ask-{shard}", daemon=True)
         self._thread.start()
 
-    def ask(self, request: Request, is_wanted: Callable[[], bool]) -> Future[Answer]:
-        """Begins to ask."""
+    def ask(
+        self, request: Request | Callable[[], Request], is_wanted: Callable[[], bool]
+    ) -> Future[Answer]:
+        """Begins to ask, after all that was asked before; a request may be made when its turn comes."""
         future: Future[Answer] = Future()
         with self._ending:
             if self._is_closed:
@@ -68,7 +74,8 @@ class Lane:
         while (job := self._jobs.get()) is not None:
             request, is_wanted, future = job
             try:
-                future.set_result(self.asks.ask(request, is_wanted=is_wanted))
+                made = request() if callable(request) else request
+                future.set_result(self.asks.ask(made, is_wanted=is_wanted))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -87,6 +94,9 @@ class Near:
         if isinstance(request, Pushing):
             gradients = [copied(gradient) for gradient in request.gradients]
             request = msgspec.structs.replace(request, gradients=gradients)
+        elif isinstance(request, PushingEarly):
+            pieces = {index: copied(one) for index, one in request.gradients.items()}
+            request = msgspec.structs.replace(request, gradients=pieces)
         breaks = self._breaks
         answer = self._host.answer(
             self._shard, request, is_wanted=lambda: self._breaks == breaks and is_wanted()
@@ -132,6 +142,8 @@ def _error_of(shard: int, answer: Answer) -> GanglineError | None:
     reason = f"shard {shard}: {answer.reason}"
     if answer.kind == "gradient":
         return GradientError(reason)
+    if answer.kind == "missing":
+        return PiecesMissing(reason)
     if answer.kind == "mismatch":
         return MismatchError(reason)
     if answer.kind == "lost":

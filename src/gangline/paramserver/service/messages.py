@@ -48,6 +48,21 @@ class Pushing(msgspec.Struct, frozen=True, kw_only=True, tag="push"):
     options: Any = ()
     entries: tuple[Entry, ...] = ()
     pulls: Pulls = ()
+    early: dict[int, int] = {}
+    """By the parameter's index: under which number its gradient was pushed early."""
+
+
+class PushingEarly(msgspec.Struct, frozen=True, kw_only=True, tag="push_early"):
+    """Some gradients of a push to come. They count if that push names their number."""
+
+    serving: int
+    team: int
+    clock: int
+    number: int
+    gradients: Any
+    """By the parameter's index."""
+    entries: tuple[Entry, ...] = ()
+    pulls: Pulls = ()
 
 
 class Pulling(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
@@ -130,7 +145,9 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     reason: str
 
 
-Request = Pushing | Pulling | PullingState | Forgetting | Resetting | Loading | Advancing
+Request = (
+    Pushing | PushingEarly | Pulling | PullingState | Forgetting | Resetting | Loading | Advancing
+)
 Answer = Done | Values | State | Refused
 
 

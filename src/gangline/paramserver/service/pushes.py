@@ -196,10 +196,12 @@ def compensated(gradient: Gradient, factor: float, now: Tensor, then: Tensor) ->
 def push_of(parts: Sequence[Any]) -> Push:
     """A push from its parts as they travel: rows are pairs."""
     gradients, options = parts
-    return Push(
-        tuple(Rows(*given) if isinstance(given, list | tuple) else given for given in gradients),
-        tuple(options),
-    )
+    return Push(tuple(gradient_from(given) for given in gradients), tuple(options))
+
+
+def gradient_from(given: Any) -> Gradient:
+    """A gradient as it travels: rows are a pair."""
+    return Rows(*given) if isinstance(given, list | tuple) else given
 
 
 def _shown(shape: Any, dtype: torch.dtype) -> str:

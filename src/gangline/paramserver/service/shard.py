@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from gangline.paramserver.service.pieces import Pieces
 from gangline.paramserver.service.pushes import (
     Push,
     check_fit,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
+    from gangline.paramserver.service.pushes import Gradient
     from gangline.spec.serving import Entry, Part, Serving
 
 MAX_STAGED = 256
@@ -75,6 +77,7 @@ class Shard:
         originals = [parameters[i] for i in self.indices]
         self._updates = Updates(originals, optimizer, names=self.names, mode=mode, rate=rate)
         self._staged: dict[int, dict[int, Push]] = {}
+        self._pieces = Pieces()
         self._newest: dict[int, int] = {}
         self._gone: set[int] = set()
         self._values: tuple[Tensor, ...] | None = None
@@ -94,14 +97,37 @@ class Shard:
 
     # --- pushes ----------------------------------------------------------------------------------
 
-    def stage(self, team: int, clock: int, push: Push) -> None:
+    def stage(
+        self, team: int, clock: int, push: Push, early: Mapping[int, int] | None = None
+    ) -> None:
         """Keeps a push until an entry says that it counts; what was staged or applied counts once.
 
+        `early` says under which numbers some of its gradients were pushed before, by their indices.
         Raises a MismatchError or a GradientError where it does not fit, and then keeps nothing of it.
         """
-        self._check(team, clock, push)
+        early = early or {}
+        self._check(team, clock, push, early)
+        staged = self._staged.get(team, {})
+        if clock <= self._newest.get(team, -1) or clock in staged:
+            return
+        found = self._pieces.find(team, clock, early)
+        gradients = [
+            found.get(index, gradient)
+            for index, gradient in zip(self.indices, push.gradients, strict=True)
+        ]
+        self._pieces.forget(team)
+        self._staged.setdefault(team, {})[clock] = push._replace(gradients=tuple(gradients))
+
+    def stage_early(
+        self, team: int, clock: int, number: int, gradients: Mapping[int, Gradient]
+    ) -> None:
+        """Keeps some gradients of a push to come, by their indices; alone they count nothing."""
+        self._check_sender(team, clock)
+        for index, gradient in gradients.items():
+            place = self._place_of(index)
+            check_gradient(gradient, self._updates.parameters[place], self.names[place])
         if clock > self._newest.get(team, -1):
-            self._staged.setdefault(team, {}).setdefault(clock, push)
+            self._pieces.put(team, clock, number, gradients)
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Applies those that are new to it, in order; a MismatchError says what it lacks."""
@@ -121,6 +147,7 @@ class Shard:
     def forget(self, team: int) -> None:
         """A team is gone: what it staged is void, and no more is taken from it."""
         self._staged.pop(team, None)
+        self._pieces.forget(team)
         self._newest.pop(team, None)
         self._pulled.pop(team, None)
         self._gone.add(team)
@@ -140,11 +167,7 @@ class Shard:
 
     def rows(self, index: int, rows: Tensor) -> Tensor:
         """Some rows of one parameter, by its index in the model."""
-        if index not in self.indices:
-            raise MismatchError(
-                f"shard {self.number} does not hold parameter {index}, but {self.indices}"
-            )
-        place = self.indices.index(index)
+        place = self._place_of(index)
         check_rows(rows, self._updates.parameters[place], self.names[place])
         return self._updates.parameters[place].detach()[rows]
 
@@ -166,6 +189,7 @@ class Shard:
                 team: {clock: list(push) for clock, push in clocks.items()}
                 for team, clocks in self._staged.items()
             },
+            "early": self._pieces.export(),
             "newest": dict(self._newest),
             "gone": sorted(self._gone),
             "pulled": {team: list(values) for team, values in self._pulled.items()},
@@ -182,6 +206,7 @@ class Shard:
             team: {clock: push_of(push) for clock, push in clocks.items()}
             for team, clocks in exported["staged"].items()
         }
+        self._pieces.load(exported["early"])
         self._updates.load(exported["state"], exported["options"])
 
     def reset(self, values: Sequence[Tensor], applied: int) -> None:
@@ -196,18 +221,29 @@ class Shard:
         self._updates.set_values(values)
         self._values, self.applied = None, applied
         self._staged.clear()
+        self._pieces.clear()
         self._newest.clear()
         self._pulled = {_BEGINNING: self.values()} if self._compensation else {}
 
     # --- inside ------------------------------------------------------------------------------------
 
-    def _check(self, team: int, clock: int, push: Push) -> None:
+    def _place_of(self, index: int) -> int:
+        if index not in self.indices:
+            raise MismatchError(
+                f"shard {self.number} does not hold parameter {index}, but {self.indices}"
+            )
+        return self.indices.index(index)
+
+    def _check_sender(self, team: int, clock: int) -> None:
         if team < 0 or clock < 0:
             raise MismatchError(
                 f"a push is of a team and a clock from 0 on, not {team} and {clock}"
             )
         if team in self._gone:
             raise MismatchError(f"team {team} is not known any more: it was lost, or has left")
+
+    def _check(self, team: int, clock: int, push: Push, early: Mapping[int, int]) -> None:
+        self._check_sender(team, clock)
         if len(self._staged.get(team, ())) >= MAX_STAGED:
             raise MismatchError(
                 f"team {team} has {MAX_STAGED} pushes that no update has used: nobody pulls from "
@@ -218,6 +254,8 @@ class Shard:
                 f"the push of team {team} has gradients of {len(push.gradients)} parameters; shard "
                 f"{self.number} holds {len(self.indices)}: all workers must train the same model"
             )
+        for index in early:
+            self._place_of(index)
         for gradient, p, name in zip(
             push.gradients, self._updates.parameters, self.names, strict=True
         ):
@@ -261,3 +299,4 @@ class Shard:
         staged = self._staged.get(team, {})
         for old in [c for c in staged if c <= clock]:
             del staged[old]
+        self._pieces.drop(team, clock)

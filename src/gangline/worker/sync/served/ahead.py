@@ -39,6 +39,11 @@ class AheadUpdates(ServedUpdates):
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="gangline-ahead")
         self._under_way: Future[None] | None = None
 
+    @property
+    def _pushes_early(self) -> bool:
+        """Not while the last update is under way: the next has no clock yet."""
+        return False
+
     def _pulled_into(self) -> list[Tensor]:
         self._arrived = copies_of(self._parameters)
         return self._arrived
@@ -48,6 +53,7 @@ class AheadUpdates(ServedUpdates):
         step: Callable[[], None],
         *,
         rows: Mapping[int, Tensor],
+        passes: int,
         epoch: int,
         stop: int,
         samples: int,

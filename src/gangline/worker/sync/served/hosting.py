@@ -95,6 +95,17 @@ class Hosting:
         with self._asking:
             return ask(self.client)
 
+    def begin_to_ask(self, ask: Callable[[ServiceClient], T]) -> T | None:
+        """Begins to ask something; None where that is not possible at this moment."""
+        if not self._asking.acquire(blocking=False):
+            return None
+        try:
+            return ask(self.client)
+        except GanglineError:
+            return None
+        finally:
+            self._asking.release()
+
     def _make_shard(self, number: int) -> Shard:
         service = self._service
         is_worker = service.update == WORKER

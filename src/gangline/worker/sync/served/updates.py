@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The updates of a team that trains by parameter servers.
 
-After the backward pass the team's leader pushes the gradient to the servers, tells the coordinator, and
-waits for its turn; then it pulls the parameters, and hands them to its team. Everything is said under
-the number of the team's clock, so that it can be said again: a push counts once.
+The team's leader pushes the gradient to the servers, what is ready of it while the backward pass goes
+on (`early.py`). It tells the coordinator, and waits for its turn; then it pulls the parameters, and
+hands them to its team. Everything is said under the number of the team's clock, so that it can be said
+again: a push counts once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import torch
 
 from gangline.protocol.messages import END, LAG, Pushed, Turn, Unserved
 from gangline.spec.errors import ExchangeAborted, ServerLost
+from gangline.spec.event import Decision
 from gangline.spec.serving import WORKER
+from gangline.worker.session import now
+from gangline.worker.sync.served.early import EarlyPushes
 from gangline.worker.sync.served.hosting import Hosting
 from gangline.worker.sync.served.links import ServerLinks
 from gangline.worker.sync.served.scaling import unscale
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from gangline.paramserver.service.optimizers import Options
     from gangline.spec.serving import Entry, Service, Serving
     from gangline.spec.view import View
+    from gangline.worker.gradients.layout import Unit
     from gangline.worker.line.client import ControlClient
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
@@ -59,6 +64,7 @@ class ServedUpdates:
         self._names = _names_of(prepared, self._parameters)
         self._links = ServerLinks(session)
         self._hosting: Hosting | None = None
+        self._early = EarlyPushes(self._parameters, self._tell_late)
         self._team = -1
         """For which team it pushes; a worker that enters another one has another object for it."""
         self._epoch = -1
@@ -176,25 +182,53 @@ class ServedUpdates:
         """Whether sparse gradients can be pushed by their rows: nobody else's are added to them."""
         return self._service.update != WORKER and self._session.group.size == 1
 
+    @property
+    def _pushes_early(self) -> bool:
+        """Whether gradients are pushed while the backward pass goes on."""
+        return self._service.update != WORKER
+
+    def take_unit(self, unit: Unit, *, which: int) -> None:
+        """A unit of the gradient is there in this backward pass of the step; any thread may say so."""
+        hosting, clock = self._hosting, self._clock
+        if hosting is None or clock < 0 or not self._pushes_early or not self.is_leader:
+            return
+
+        def send(
+            gradients: Mapping[int, Tensor], await_ready: Callable[[], None] | None
+        ) -> int | None:
+            return hosting.begin_to_ask(
+                lambda client: client.push_early(clock, gradients, await_ready=await_ready)
+            )
+
+        self._early.push(unit, which=which, clock=clock, send=send)
+
+    def _tell_late(self, reason: str) -> None:
+        numbers = {"worker": float(self._session.place.worker)}
+        self._session.record(Decision(t=now(), what="push_late", reason=reason, numbers=numbers))
+
     def update(
         self,
         step: Callable[[], None],
         *,
         rows: Mapping[int, Tensor],
+        passes: int,
         epoch: int,
         stop: int,
         samples: int,
     ) -> float:
         """The gradient of so many samples is there, up to `stop`; `rows` says what is sparse in it.
 
-        Returns how many seconds were spent in waiting for a turn.
+        It has come of so many backward passes. Returns how many seconds were spent in waiting for a
+        turn.
         """
         self._turn_s = 0.0
         if self._service.update == WORKER:
             self._step(step, epoch=epoch, stop=stop)
         elif unscale(self._optimizer):
             skipped = self._skipped(stop, samples)
-            self._push(self._gradients(rows), epoch=epoch, stop=stop, skipped=skipped)
+            self._push(
+                self._gradients(rows), epoch=epoch, stop=stop, skipped=skipped, passes=passes
+            )
         return self._turn_s
 
     def _skipped(self, stop: int, samples: int) -> int:
@@ -237,11 +271,16 @@ class ServedUpdates:
         skipped: int = 0,
         pulls: bool = True,
         options: Sequence[Options] | None = None,
+        passes: int = 0,
     ) -> None:
+        """Where `passes` are given, what was pushed early in them counts."""
         turn = None
         if self.is_leader:
             clock = self._own_clock(epoch)
-            _, number = self._served(lambda client: client.push(clock, gradients, options))
+            early = self._early.counted(clock, passes=passes) if passes else None
+            _, number = self._served(
+                lambda client: client.push(clock, gradients, options, early=early)
+            )
             turn = self._say(clock, stop=stop, skipped=skipped, serving=number)
         self._go_on(turn, pulls=pulls)
         self._pushed_stop = stop
