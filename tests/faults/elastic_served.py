@@ -131,6 +131,62 @@ def _train(parts: Parts, model: Any, optimizer: Any) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+def clip(parameters: Any) -> None:
+    """As old scripts do: torch does not count what is changed by way of `.data`."""
+    for parameter in parameters:
+        parameter.grad.data.clamp_(-0.01, 0.02)
+
+
+def served_clipped(parts: Parts) -> dict[str, Any]:
+    """Gradients are changed between the backward pass and the step."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            note_read(parts)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            clip(model.parameters())
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
+def served_two_losses(parts: Parts) -> dict[str, Any]:
+    """The gradient is whole after the second pass only."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            note_read(parts)
+            optimizer.zero_grad()
+            (F.cross_entropy(model(x), y) * 0.25).backward()
+            (F.cross_entropy(model(x), y) * 0.75).backward()
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
+WIDE = 150_000
+
+
+def wide() -> nn.Module:
+    """Of several units: the first is pushed long before the last is there."""
+    return nn.Sequential(
+        nn.Linear(FEATURES, WIDE),
+        nn.Tanh(),
+        nn.Linear(WIDE, FEATURES),
+        nn.Linear(FEATURES, WIDE),
+        nn.Tanh(),
+        nn.Linear(WIDE, CLASSES),
+    )
+
+
+def served_wide(parts: Parts) -> dict[str, Any]:
+    model = wide()
+    return _train(parts, model, torch.optim.SGD(model.parameters(), lr=0.001))
+
+
 def resumed_adam(parts: Parts) -> dict[str, Any]:
     """Goes on from the newest checkpoint, if there is one."""
     model = mlp()

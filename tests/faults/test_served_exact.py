@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from elastic_bodies import Parts, Setup, mlp
 from elastic_jobs import TOLERANCE, run_with
-from elastic_served import TABLES, Uneven, Words, uneven_sgd
+from elastic_served import TABLES, Uneven, Words, clip, uneven_sgd
 
 from cases import quick_of
 from gangline.spec.event import SamplesLeased, UpdateApplied, UpdateVoided
@@ -43,12 +43,16 @@ MAKERS = {
 }
 
 
+CHANGES = {"served_clipped": clip}
+"""What loops do to their gradients."""
+
+
 class Replay:
     """All updates of a run, made once more."""
 
     def __init__(self, outcome: Outcome, loop: str, service: Service) -> None:
         torch.manual_seed(5)
-        self._service = service
+        self._service, self._loop = service, loop
         model_of, optimizer_of = MAKERS[loop]
         self.model, self._other = model_of(), model_of()
         self.optimizer = optimizer_of(self.model)
@@ -105,6 +109,7 @@ class Replay:
         x, y = (torch.stack([row[column] for row in rows]) for column in (0, 1))
         self._other.zero_grad()
         F.cross_entropy(self._other(x), y).backward()
+        CHANGES.get(self._loop, lambda _: None)(self._others)
         factor = self._service.compensation
         return [
             other.grad
