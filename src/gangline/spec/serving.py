@@ -8,7 +8,8 @@ asp(update=worker)             workers update by themselves, and push what has c
 asp(update=worker, push=4, fetch=4)
                                they do so after every fourth step (Downpour)
 asp(scale=plain)               every push is a step of the whole learning rate (as published)
-    asp(ahead=1)                   the next step is computed while the last update travels
+asp(ahead=1)                   the next step is computed while the last update travels
+bsp(pull=forward)              parameters come while the next forward pass uses them
 asp(rate=staleness)            the learning rate is divided by 1 + staleness
 asp(compensation=0.04)         delayed gradients are corrected for what has changed (DC-ASGD)
 """
@@ -32,6 +33,8 @@ SHARE, PLAIN = "share", "plain"
 SCALES = (SHARE, PLAIN)
 STALENESS = "staleness"
 RATES = (PLAIN, STALENESS)
+AT_STEP, IN_FORWARD = "step", "forward"
+PULLS = (AT_STEP, IN_FORWARD)
 MAX_SERVERS = 64
 _FORM = re.compile(r"(?P<kind>[a-z]+)(?:\((?P<arguments>[^()]*)\))?")
 
@@ -56,6 +59,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the learning rate goes down with staleness."""
     ahead: int = 0
     """How many steps a worker computes while its last update travels: 0 or 1."""
+    pull: str = AT_STEP
+    """When parameters are pulled: before a step ends, or while the next forward pass uses them."""
     compensation: float = 0.0
     """How strongly delayed gradients are corrected for what has changed since (lambda of DC-ASGD)."""
 
@@ -70,6 +75,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             ("update", self.update, UPDATES),
             ("scale", self.scale, SCALES),
             ("rate", self.rate, RATES),
+            ("pull", self.pull, PULLS),
         ):
             if value not in known:
                 raise UsageError(f"{name}={value!r} is not known: give {' or '.join(known)}")
@@ -92,6 +98,11 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 "ahead=1 is for asp and ssp with update=server: in rounds all wait for each other, and "
                 "a worker that updates by itself waits for nobody"
+            )
+        if self.pull == IN_FORWARD and (self.update == WORKER or self.ahead):
+            raise UsageError(
+                "pull=forward is for update=server without ahead=1: a worker that updates by itself, "
+                "or computes ahead, uses the parameters that it has"
             )
         if self.update == WORKER and (self.rate != PLAIN or self.compensation):
             raise UsageError(
@@ -128,6 +139,7 @@ _DEFAULTS: dict[str, Any] = {
     "scale": SHARE,
     "rate": PLAIN,
     "ahead": 0,
+    "pull": AT_STEP,
     "compensation": 0.0,
 }
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from gangline.paramserver.service.messages import OnTensor
     from gangline.paramserver.service.optimizers import Options
     from gangline.paramserver.service.server import ServiceHost
     from gangline.spec.serving import Entry
@@ -186,14 +187,24 @@ class ServiceClient:
         return number
 
     def pull(
-        self, upto: int, entries: Sequence[Entry] = (), *, rows: Mapping[int, Tensor] | None = None
+        self,
+        upto: int,
+        entries: Sequence[Entry] = (),
+        *,
+        rows: Mapping[int, Tensor] | None = None,
+        order: Sequence[int] = (),
+        on_value: Callable[[int, Tensor], None] | None = None,
     ) -> None:
         """Writes the values after all entries before `upto` into the parameters, or later ones.
 
         `entries` are those that a shard may not know. Of parameters in `rows`, only these rows come.
         Nothing is written unless all shards have answered.
+
+        With `on_value` nothing is written at all: it is given the index and the value of each
+        parameter as it comes, by other threads, from each shard in this `order`. A value may come
+        twice; it stays as it is until the next pull.
         """
-        self._pull(upto, entries, rows or {}, is_rows_only=False)
+        self._pull(upto, entries, rows or {}, is_rows_only=False, order=order, on_value=on_value)
 
     def pull_rows(
         self, index: int, rows: Tensor, *, upto: int = 0, entries: Sequence[Entry] = ()
@@ -303,12 +314,21 @@ class ServiceClient:
         )
 
     def _pull(
-        self, upto: int, entries: Sequence[Entry], rows: Mapping[int, Tensor], *, is_rows_only: bool
+        self,
+        upto: int,
+        entries: Sequence[Entry],
+        rows: Mapping[int, Tensor],
+        *,
+        is_rows_only: bool,
+        order: Sequence[int] = (),
+        on_value: Callable[[int, Tensor], None] | None = None,
     ) -> None:
         number = self._number
         for index in rows:
             if not 0 <= index < len(self._parameters):
                 raise UsageError(f"rows of parameter {index}, of {len(self._parameters)}")
+
+        ordered = {indices: _in_order(indices, order) for indices in self._indices}
 
         def request(indices: tuple[int, ...]) -> Request | None:
             own = {index: chosen for index, chosen in rows.items() if index in indices}
@@ -321,18 +341,26 @@ class ServiceClient:
                 entries=tuple(entries),
                 rows=own,
                 is_rows_only=is_rows_only,
+                order=ordered[indices] if order else (),
             )
 
+        def told_of(shard: int) -> OnTensor | None:
+            if on_value is None:
+                return None
+            indices = ordered[self._indices[shard]]
+            return lambda place, value: on_value(indices[place], value)
+
         self._pool.reclaim(but=self._kept.values())
-        answers = self._ask_all(request)
+        answers = self._ask_all(request, told_of)
         values = {
             index: value
             for shard, answer in answers.items()
-            for index, value in zip(self._indices[shard], answer.values, strict=True)
+            for index, value in zip(ordered[self._indices[shard]], answer.values, strict=True)
             if value is not None
         }
         got = {index: value for answer in answers.values() for index, value in answer.rows.items()}
-        self._write(values, {index: (rows[index], value) for index, value in got.items()})
+        if on_value is None:
+            self._write(values, {index: (rows[index], value) for index, value in got.items()})
         if not is_rows_only:
             self._pulled_at = tuple(answers[shard].applied for shard in sorted(answers))
             if self._keeps_pulled and not rows and len(set(self._pulled_at)) == 1:
@@ -350,7 +378,11 @@ class ServiceClient:
                 parameter = self._parameters[index]
                 parameter[chosen.to(parameter.device)] = value.to(parameter.device)
 
-    def _ask_all(self, make: Callable[[tuple[int, ...]], Request | None]) -> dict[int, Any]:
+    def _ask_all(
+        self,
+        make: Callable[[tuple[int, ...]], Request | None],
+        on_tensor: Callable[[int], OnTensor | None] = lambda shard: None,
+    ) -> dict[int, Any]:
         """The answers of all shards for which there is a request; else the error to act on first."""
         lanes = dict(self._lanes)  # first: another thread may close, which empties it
         if self._is_aborted or self._is_closed:
@@ -359,7 +391,14 @@ class ServiceClient:
         return ask_all(
             {shard: (lanes[shard], r) for shard, r in requests.items() if r is not None},
             is_wanted=lambda: not self._is_aborted,
+            on_tensor=on_tensor,
         )
+
+
+def _in_order(indices: tuple[int, ...], order: Sequence[int]) -> tuple[int, ...]:
+    """A shard's parameters in an order of all; without one, in its own."""
+    own = set(indices)
+    return tuple(index for index in order if index in own) if order else indices
 
 
 def _primary(serving: Serving, shard: int) -> Host:

@@ -208,9 +208,15 @@ class Held:
                 self.replication.note([Pull(request.team, shard.applied)])
             wanted = {} if request.rows is None else request.rows
             rows = {index: shard.rows(index, chosen) for index, chosen in wanted.items()}
+            held = dict(zip(shard.indices, shard.values(), strict=True))
+            order = request.order or shard.indices
+            if sorted(order) != sorted(shard.indices):
+                raise MismatchError(
+                    f"shard {shard.number} holds the parameters {shard.indices}, and is asked for "
+                    f"them in the order {order}: all workers must train the same model"
+                )
             values = [
-                None if request.is_rows_only or index in rows else value
-                for index, value in zip(shard.indices, shard.values(), strict=True)
+                None if request.is_rows_only or index in rows else held[index] for index in order
             ]
             answer = Values(applied=shard.applied, values=values, rows=rows)
         if self.shard.keeps_pulls:

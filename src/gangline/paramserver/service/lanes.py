@@ -14,10 +14,12 @@ import msgspec
 from gangline.paramserver.service.link import END_S
 from gangline.paramserver.service.messages import (
     Answer,
+    OnTensor,
     Pushing,
     PushingEarly,
     Refused,
     Request,
+    Values,
 )
 from gangline.paramserver.service.pieces import PiecesMissing
 from gangline.paramserver.service.pushes import copied
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from gangline.paramserver.service.server import ServiceHost
 
 
-_Job = tuple[Request | Callable[[], Request], Callable[[], bool], Future[Answer]]
+_Job = tuple[Request | Callable[[], Request], Callable[[], bool], OnTensor | None, Future[Answer]]
 
 
 class Lane:
@@ -51,7 +53,10 @@ class Lane:
         self._thread.start()
 
     def ask(
-        self, request: Request | Callable[[], Request], is_wanted: Callable[[], bool]
+        self,
+        request: Request | Callable[[], Request],
+        is_wanted: Callable[[], bool],
+        on_tensor: OnTensor | None = None,
     ) -> Future[Answer]:
         """Begins to ask, after all that was asked before; a request may be made when its turn comes."""
         future: Future[Answer] = Future()
@@ -59,7 +64,7 @@ class Lane:
             if self._is_closed:
                 future.set_exception(ExchangeAborted("this client is closed"))
             else:
-                self._jobs.put((request, is_wanted, future))
+                self._jobs.put((request, is_wanted, on_tensor, future))
         return future
 
     def close(self) -> None:
@@ -72,10 +77,10 @@ class Lane:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            request, is_wanted, future = job
+            request, is_wanted, on_tensor, future = job
             try:
                 made = request() if callable(request) else request
-                future.set_result(self.asks.ask(made, is_wanted=is_wanted))
+                future.set_result(self.asks.ask(made, is_wanted=is_wanted, on_tensor=on_tensor))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -87,7 +92,13 @@ class Near:
         self._host, self._shard = host, shard
         self._breaks = 0
 
-    def ask(self, request: Request, *, is_wanted: Callable[[], bool]) -> Answer:
+    def ask(
+        self,
+        request: Request,
+        *,
+        is_wanted: Callable[[], bool],
+        on_tensor: OnTensor | None = None,
+    ) -> Answer:
         """As over a connection, but for what is pushed, which the caller goes on to change."""
         if not is_wanted():
             raise ExchangeAborted(f"what shard {self._shard} was asked for was broken off")
@@ -103,6 +114,9 @@ class Near:
         )
         if isinstance(answer, Refused) and not is_wanted():
             raise ExchangeAborted(f"what shard {self._shard} was asked for was broken off")
+        if on_tensor is not None and isinstance(answer, Values):
+            for number, value in enumerate(answer.values):
+                on_tensor(number, value)
         return answer
 
     def condemn(self) -> None:
@@ -120,10 +134,16 @@ class Near:
 
 
 def ask_all(
-    asked: dict[int, tuple[Lane, Request]], *, is_wanted: Callable[[], bool]
+    asked: dict[int, tuple[Lane, Request]],
+    *,
+    is_wanted: Callable[[], bool],
+    on_tensor: Callable[[int], OnTensor | None] = lambda shard: None,
 ) -> dict[int, Any]:
     """The answers of these shards; where one has none, the error to act on first."""
-    futures = {shard: lane.ask(request, is_wanted) for shard, (lane, request) in asked.items()}
+    futures = {
+        shard: lane.ask(request, is_wanted, on_tensor(shard))
+        for shard, (lane, request) in asked.items()
+    }
     wait(futures.values())
     errors = {
         shard: future.exception() or _error_of(shard, future.result())

@@ -53,6 +53,10 @@ class Updater(Protocol):
         """A unit of the gradient has its sum, in this backward pass of the step; from any thread."""
         ...
 
+    def take_waits(self) -> tuple[float, float]:
+        """How many seconds of computing were waiting for parameters, and of these for a turn; once."""
+        ...
+
     def update(
         self,
         step: Callable[[], None],

@@ -276,14 +276,24 @@ class ServedUpdates:
         """Where `passes` are given, what was pushed early in them counts."""
         turn = None
         if self.is_leader:
-            clock = self._own_clock(epoch)
-            early = self._early.counted(clock, passes=passes) if passes else None
-            _, number = self._served(
-                lambda client: client.push(clock, gradients, options, early=early)
-            )
+            clock, number = self._deliver(gradients, epoch=epoch, options=options, passes=passes)
             turn = self._say(clock, stop=stop, skipped=skipped, serving=number)
         self._go_on(turn, pulls=pulls)
         self._pushed_stop = stop
+
+    def _deliver(
+        self,
+        gradients: Sequence[Tensor | None],
+        *,
+        epoch: int,
+        options: Sequence[Options] | None = None,
+        passes: int = 0,
+    ) -> tuple[int, int]:
+        """The servers get the gradient: under which clock, and which order of servers has it."""
+        clock = self._own_clock(epoch)
+        early = self._early.counted(clock, passes=passes) if passes else None
+        _, number = self._served(lambda client: client.push(clock, gradients, options, early=early))
+        return clock, number
 
     def _own_clock(self, epoch: int) -> int:
         """The clock of the update that is pushed now: that of the last turn."""
@@ -369,10 +379,20 @@ class ServedUpdates:
 
         def pull(client: ServiceClient) -> tuple[int, int]:
             upto, entries = self._wanted(turn.upto, serving=turn.serving)
-            client.pull(upto, entries)
+            self._pull(client, upto, entries)
             return upto, min(client.pulled_at, default=upto)
 
         (self._known, self._was_read), self._pulled_from = self._served(pull)
+
+    def _pull(self, client: ServiceClient, upto: int, entries: Sequence[Entry]) -> None:
+        client.pull(upto, entries)
+
+    def take_waits(self) -> tuple[float, float]:
+        """How long the loop has waited for parameters, and how much of that for a turn; once."""
+        return 0.0, 0.0
+
+    def resume(self) -> None:
+        """The team goes on after a loss."""
 
     def _wanted(self, upto: int, *, serving: int | None = None) -> tuple[int, tuple[Entry, ...]]:
         """Up to where to pull, and the entries that the servers may not know.
@@ -425,8 +445,9 @@ class ServedUpdates:
             except ServerLost as lost:
                 has_complained = True
                 self._line.send(Unserved(number=number, shard=lost.shard, error=str(lost)[:1000]))
-            except ExchangeAborted:
-                pass  # another order of servers is followed
+            except ExchangeAborted:  # another order of servers is followed
+                if hosting.is_closed:
+                    raise
             again_s = time.monotonic() + _AGAIN_S
             while not hosting.wait_after(number, _LOOK_S) and time.monotonic() < again_s:
                 self._line.check_team()

@@ -18,8 +18,10 @@ from gangline.protocol.messages import (
 )
 from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease, TeamOrder
+from gangline.spec.serving import AT_STEP, IN_FORWARD
 from gangline.spec.sync import LOCAL, parse_sync
 from gangline.worker.sync.served.ahead import AheadUpdates
+from gangline.worker.sync.served.forward import ForwardPulls
 from gangline.worker.sync.served.updates import ServedUpdates
 from gangline.worker.sync.teams.merging import Merging
 
@@ -33,6 +35,14 @@ if TYPE_CHECKING:
     from gangline.worker.line.client import ControlClient
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
+
+
+_KINDS: dict[tuple[int, str], type[ServedUpdates]] = {
+    (0, AT_STEP): ServedUpdates,
+    (1, AT_STEP): AheadUpdates,
+    (0, IN_FORWARD): ForwardPulls,
+}
+"""By how many steps are computed ahead, and when parameters are pulled."""
 
 
 class Teamwork:
@@ -76,8 +86,9 @@ class Teamwork:
         self._former, self.served = self.served, None
         service = self.sync.service
         if service is not None:
-            make = AheadUpdates if service.ahead else ServedUpdates
-            self.served = make(self._session, self._prepared, service, self._view)
+            self.served = _KINDS[service.ahead, service.pull](
+                self._session, self._prepared, service, self._view
+            )
 
     # --- samples ---------------------------------------------------------------------------------
 
@@ -136,6 +147,12 @@ class Teamwork:
         """Where the team has made so many steps: waits for the others, or for its last merge."""
         if self.sync.kind == LOCAL and self.merging.num_steps >= self.sync.steps:
             self.meet(position, is_end=False)
+
+    def resume(self, position: Position) -> None:
+        """A new group goes on: with what the old one waited for when it broke."""
+        if self.served is not None:
+            self.served.resume()
+        self.stop_if_due(position)
 
     def meet(self, position: Position, *, is_end: bool) -> EpochClosed | None:
         """Stops until all teams are merged; at the end of an epoch, how that ended."""
