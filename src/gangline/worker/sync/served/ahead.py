@@ -88,7 +88,12 @@ class AheadUpdates(ServedUpdates):
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.result()
-            self.take(self._arrived)
+            self._take()
+
+    def _take(self) -> None:
+        """What was pulled becomes the parameters' value."""
+        for parameter, value in zip(self._parameters, self._arrived, strict=True):
+            parameter.data.copy_(value)
 
     def begin(self, epoch: int) -> None:
         """As without; nothing is under way then."""
@@ -100,12 +105,11 @@ class AheadUpdates(ServedUpdates):
         self._finish()
         super().flush(epoch=epoch, stop=stop)
 
-    def settle(self, epoch: int, *, takes_state: bool) -> list[Tensor]:
+    def settle(self, epoch: int, *, takes_state: bool) -> None:
         """Takes the parameters that have come of the epoch."""
         self._finish()
         super().settle(epoch, takes_state=takes_state)
-        self.take(self._arrived)
-        return copies_of(self._parameters)
+        self._take()
 
     def export(self) -> dict[str, Any]:
         """What a member of the same team needs to go on as this one does."""

@@ -141,10 +141,10 @@ class ForwardPulls(ServedUpdates):
         self._finish()
         super().flush(epoch=epoch, stop=stop)
 
-    def settle(self, epoch: int, *, takes_state: bool) -> list[Tensor]:
+    def settle(self, epoch: int, *, takes_state: bool) -> None:
         """Takes the parameters that have come of the epoch."""
         self._finish()
-        return super().settle(epoch, takes_state=takes_state)
+        super().settle(epoch, takes_state=takes_state)
 
     def export(self) -> dict[str, Any]:
         """What a member of the same team needs to go on as this one does."""

@@ -89,6 +89,11 @@ class ServedUpdates:
         """Where the worker updates by itself: the parameters without what it has yet to push."""
 
     @property
+    def parameters(self) -> Sequence[Tensor]:
+        """Those that are served."""
+        return self._parameters
+
+    @property
     def is_leader(self) -> bool:
         """Whether this worker speaks with the servers for its team."""
         return self._view().members[0] == self._session.place.worker
@@ -150,7 +155,7 @@ class ServedUpdates:
         elif self._base:
             self._push_changes(epoch=epoch, stop=stop)
 
-    def settle(self, epoch: int, *, takes_state: bool) -> list[Tensor]:
+    def settle(self, epoch: int, *, takes_state: bool) -> None:
         """All teams have pushed what they had: takes the parameters that have come of it.
 
         And, if it `takes_state`, that of the optimizer. Now, while all wait for each other: later a
@@ -163,12 +168,6 @@ class ServedUpdates:
         self._go_on(turn if self.is_leader else None, pulls=True)
         if (takes_state or turn.takes_state) and self._service.update != WORKER:
             self._state, _ = self._served(lambda client: client.pull_state())
-        return copies_of(self._parameters)
-
-    def take(self, values: Sequence[Tensor]) -> None:
-        """Has these parameters, to the last bit, whatever was added up meanwhile."""
-        for parameter, value in zip(self._parameters, values, strict=True):
-            parameter.data.copy_(value)
 
     def hand_back(self) -> None:
         """The optimizer of this process gets the state that was taken when all settled."""

@@ -86,9 +86,10 @@ class Teamwork:
         self._former, self.served = self.served, None
         service = self.sync.service
         if service is not None:
-            self.served = _KINDS[service.ahead, service.pull](
-                self._session, self._prepared, service, self._view
-            )
+            make = _KINDS[service.ahead, service.pull]
+            self.served = make(self._session, self._prepared, service, self._view)
+        if self.served is not None or self._former is not None:
+            self.merging.leave_out([] if self.served is None else self.served.parameters)
 
     # --- samples ---------------------------------------------------------------------------------
 
@@ -191,14 +192,11 @@ class Teamwork:
                     self.served.hand_back()
                 return found
             assert isinstance(found, RoundOpened)
-            settled = None
             if self.served is not None:
-                settled = self.served.settle(mark[0], takes_state=self._is_main)
+                self.served.settle(mark[0], takes_state=self._is_main)
             self.merging.begin(found.number, mark, self.sync)
             if is_end or found.is_whole or not self.sync.overlaps:
                 self.sync = self.merging.complete(self.sync)
-            if self.served is not None and settled is not None:
-                self.served.take(settled)
             if not is_end and not self.merging.num_steps:
                 return None
 
