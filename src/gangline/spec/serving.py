@@ -205,6 +205,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     applied: int = 0
     """The first update that was not applied when this was decided: entries before it are known to all
     shards that are served."""
+    compression: str = "none"
+    """How gradients are pushed in fewer bytes."""
     source: int = NOBODY
     """Where a shard was lost with all its copies: the worker whose last pull all shards go back to."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gangline.paramserver.service.coding import Encoder
 from gangline.paramserver.service.lanes import Lane, Near, ask_all
 from gangline.paramserver.service.link import PATIENCE_S, Asks, Connector, Link
 from gangline.paramserver.service.messages import (
@@ -28,6 +29,7 @@ from gangline.paramserver.service.pool import Pool
 from gangline.paramserver.service.pushes import check_fit, copy_into, gradient_of
 from gangline.paramserver.service.shard import shard_indices
 from gangline.spec.errors import ExchangeAborted, MismatchError, UsageError
+from gangline.spec.exchange.compression import Compression
 from gangline.spec.serving import Host, Serving
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class ServiceClient:
         self._parameters, self._optimizer = list(parameters), optimizer
         self._keeps_pulled, self._patience_s = keeps_pulled, patience_s
         self._serving: Serving | None = None
+        self._encoder: Encoder | None = None
         self._indices: tuple[tuple[int, ...], ...] = ()
         self._lanes: dict[int, Lane] = {}
         # No two clients of one team count alike: another worker may lead it after this one.
@@ -102,6 +105,8 @@ class ServiceClient:
                 return
             if before is None:
                 self._indices = shard_indices(self._parameters, serving)
+            if before is None or before.compression != serving.compression:
+                self._encoder = self._make_encoder(serving)
             self._is_aborted, self._serving = False, serving
             over = self._open_lanes(before, serving)
         for lane in over:
@@ -179,8 +184,9 @@ class ServiceClient:
             def make(own: dict[int, Tensor] = own) -> PushingEarly:
                 if await_ready is not None:
                     await_ready()
+                coded = {index: self._coded(index, clock, one) for index, one in own.items()}
                 return PushingEarly(
-                    serving=serving, team=self.team, clock=clock, number=number, gradients=own
+                    serving=serving, team=self.team, clock=clock, number=number, gradients=coded
                 )
 
             lanes[shard].ask(make, lambda: not self._is_aborted)
@@ -262,6 +268,15 @@ class ServiceClient:
     def _number(self) -> int:
         return self._followed.number
 
+    def _make_encoder(self, serving: Serving) -> Encoder | None:
+        compression = Compression.parse(serving.compression)
+        return None if compression.is_none else Encoder(compression, seed=self._own)
+
+    def _coded(self, index: int, clock: int, gradient: Any) -> Any:
+        """A gradient as it travels; by the thread that asks its shard, in the order of asking."""
+        encoder = self._encoder
+        return gradient if encoder is None else encoder.encode(index, clock, gradient)
+
     def _open_lanes(self, before: Serving | None, serving: Serving) -> list[Lane]:
         """A lane to each shard that has moved; returns those that are over."""
         over = []
@@ -302,14 +317,16 @@ class ServiceClient:
         ready = [None if i in early else gradient_of(one) for i, one in enumerate(given)]
         number = self._number
         self._ask_all(
-            lambda indices: Pushing(
-                serving=number,
-                team=self.team,
-                clock=clock,
-                gradients=[ready[index] for index in indices],
-                options=list(options),
-                entries=tuple(entries),
-                early={index: early[index] for index in indices if index in early},
+            lambda indices: (
+                lambda: Pushing(
+                    serving=number,
+                    team=self.team,
+                    clock=clock,
+                    gradients=[self._coded(index, clock, ready[index]) for index in indices],
+                    options=list(options),
+                    entries=tuple(entries),
+                    early={index: early[index] for index in indices if index in early},
+                )
             )
         )
 
@@ -380,7 +397,7 @@ class ServiceClient:
 
     def _ask_all(
         self,
-        make: Callable[[tuple[int, ...]], Request | None],
+        make: Callable[[tuple[int, ...]], Request | Callable[[], Request] | None],
         on_tensor: Callable[[int], OnTensor | None] = lambda shard: None,
     ) -> dict[int, Any]:
         """The answers of all shards for which there is a request; else the error to act on first."""

@@ -134,7 +134,7 @@ class Near:
 
 
 def ask_all(
-    asked: dict[int, tuple[Lane, Request]],
+    asked: dict[int, tuple[Lane, Request | Callable[[], Request]]],
     *,
     is_wanted: Callable[[], bool],
     on_tensor: Callable[[int], OnTensor | None] = lambda shard: None,

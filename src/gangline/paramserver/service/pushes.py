@@ -57,7 +57,7 @@ def copied(gradient: Gradient) -> Gradient:
     """A copy of its own."""
     if isinstance(gradient, Rows):
         return Rows(gradient.indices.clone(), gradient.values.clone())
-    return None if gradient is None else gradient.clone()
+    return gradient.clone() if isinstance(gradient, Tensor) else gradient
 
 
 def copy_into(parameter: Tensor, value: Tensor) -> None:
@@ -200,7 +200,7 @@ def push_of(parts: Sequence[Any]) -> Push:
 
 
 def gradient_from(given: Any) -> Gradient:
-    """A gradient as it travels: rows are a pair."""
+    """A gradient as it travels: rows are a pair. One that is coded stays so."""
     return Rows(*given) if isinstance(given, list | tuple) else given
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from gangline.paramserver.service.coding import decoded
 from gangline.paramserver.service.pieces import Pieces
 from gangline.paramserver.service.pushes import (
     Push,
@@ -106,6 +107,9 @@ class Shard:
         Raises a MismatchError or a GradientError where it does not fit, and then keeps nothing of it.
         """
         early = early or {}
+        push = push._replace(
+            gradients=tuple(self._plain(i, one) for i, one in enumerate(push.gradients))
+        )
         self._check(team, clock, push, early)
         staged = self._staged.get(team, {})
         if clock <= self._newest.get(team, -1) or clock in staged:
@@ -123,11 +127,12 @@ class Shard:
     ) -> None:
         """Keeps some gradients of a push to come, by their indices; alone they count nothing."""
         self._check_sender(team, clock)
-        for index, gradient in gradients.items():
+        found = {index: self._plain(self._place_of(index), one) for index, one in gradients.items()}
+        for index, gradient in found.items():
             place = self._place_of(index)
             check_gradient(gradient, self._updates.parameters[place], self.names[place])
         if clock > self._newest.get(team, -1):
-            self._pieces.put(team, clock, number, gradients)
+            self._pieces.put(team, clock, number, found)
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Applies those that are new to it, in order; a MismatchError says what it lacks."""
@@ -226,6 +231,13 @@ class Shard:
         self._pulled = {_BEGINNING: self.values()} if self._compensation else {}
 
     # --- inside ------------------------------------------------------------------------------------
+
+    def _plain(self, place: int, gradient: Any) -> Gradient:
+        """What was pushed, decoded if it is a message of a codec and is for a place that is there."""
+        if not isinstance(gradient, dict) or place >= len(self.indices):
+            found: Gradient = gradient
+            return found
+        return decoded(gradient, self._updates.parameters[place], self.names[place])
 
     def _place_of(self, index: int) -> int:
         if index not in self.indices:
