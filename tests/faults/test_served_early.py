@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from elastic_bodies import Setup
 from elastic_jobs import kill, run_with
 from test_served import assert_sound
@@ -24,14 +23,6 @@ if TYPE_CHECKING:
     from elastic_jobs import Outcome
 
 MAKERS |= dict.fromkeys(("served_clipped", "served_two_losses"), MAKERS["served_adam"])
-
-
-@pytest.fixture
-def double() -> Any:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def told_late(outcome: Outcome) -> list[float]:

@@ -137,14 +137,6 @@ def staleness_of(outcome: Outcome, update: UpdateApplied) -> int:
     return update.number - min(read[0], default=0)
 
 
-@pytest.fixture
-def double() -> Any:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize(
     ("mode", "loop"),

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from elastic_jobs import kill, run_with
 from test_served import SETUP as LONG
 from test_served import assert_sound
@@ -22,14 +21,6 @@ if TYPE_CHECKING:
 
 LOOP = "served_in_forward"
 MAKERS[LOOP] = MAKERS["served_adam"]
-
-
-@pytest.fixture
-def double() -> Any:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 @pytest.mark.usefixtures("double")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-6
 MAKERS |= dict.fromkeys(("served_scaled", "served_fused"), MAKERS["served_sgd"])
-
-
-@pytest.fixture
-def double() -> Any:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def assert_replayed(outcome: Outcome, loop: str, mode: str) -> None:
