@@ -222,6 +222,21 @@ def served_in_forward(parts: Parts) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+def mixed_in_forward(parts: Parts) -> dict[str, Any]:
+    """A table comes while the forward pass uses it, too."""
+    model = Mixed()
+    optimizer = MIXED["mixed_sgd"](model)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            _finish_pull(parts)
+            note_read(parts)
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
 def _finish_pull(parts: Parts) -> None:
     """What was pulled is known when all of it is."""
     if not parts.is_alone:

@@ -10,10 +10,12 @@ import pytest
 from elastic_jobs import kill, run_with
 from test_served import SETUP as LONG
 from test_served import assert_sound
-from test_served_exact import MAKERS, SETUP
+from test_served_exact import MAKERS, SETUP, Replay
+from test_served_exact import assert_replayed as assert_same
 from test_served_loops import assert_replayed
 
 from cases import quick_of
+from gangline.spec.event import UpdateApplied
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 LOOP = "served_in_forward"
 MAKERS[LOOP] = MAKERS["served_adam"]
+TABLE_LOOP = "mixed_in_forward"
+MAKERS[TABLE_LOOP] = MAKERS["mixed_sgd"]
 
 
 @pytest.mark.usefixtures("double")
@@ -65,3 +69,32 @@ def test_every_sample_counts_once_though_somebody_dies_while_others_wait_for_par
     setup = replace(LONG, samples=120, think_s=0.01)
     outcome = run_with(tmp_path, setup, [kill(worker, 4, where)], sync=sync)
     assert_sound(outcome, setup, killed=(worker,))
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize(
+    "mode",
+    quick_of(
+        ["bsp(pull=forward)", "asp(servers=2, pull=forward)", "ssp(1, pull=forward)"],
+        quick=["asp(servers=2, pull=forward)"],
+    ),
+)
+def test_tables_are_pushed_by_rows_and_come_whole(tmp_path: Path, mode: str) -> None:
+    setup, sync = replace(SETUP, loop=TABLE_LOOP), parse_sync(mode)
+    outcome = run_with(tmp_path, setup, [], workers=2, sync=sync)
+    assert_sound(outcome, setup)
+    assert sync.service is not None
+    updates = sorted(outcome.of_kind(UpdateApplied), key=lambda one: one.number)
+    assert_same(Replay(outcome, TABLE_LOOP, sync.service), updates, outcome.results[0]["state"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["forward", "backward", "update"])
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_every_sample_counts_once_though_a_server_of_a_table_dies(
+    tmp_path: Path, replicas: int, where: str
+) -> None:
+    sync = parse_sync(f"asp(servers=2, replicas={replicas}, pull=forward)")
+    setup = replace(LONG, samples=120, think_s=0.01, loop=TABLE_LOOP)
+    outcome = run_with(tmp_path, setup, [kill(0, 4, where)], sync=sync)
+    assert_sound(outcome, setup, killed=(0,))

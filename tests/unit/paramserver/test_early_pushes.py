@@ -44,7 +44,10 @@ def test_a_push_in_pieces_is_that_push_also_for_the_replica(options: WireOptions
             early = {4: first, 3: first, 0: second}
             rest = [garbage()[i] if i in early else one for i, one in enumerate(given)]
             client.push(clock, rest, early=early)
+            sent = client.traffic.take().pushed  # each gradient once
+            assert sent == sum(one.numel() * one.element_size() for one in given)
             client.push(clock, garbage())  # it counts once
+            client.traffic.take()
             reference.apply((1.0, given))
         client.pull(2, entries)
         assert reference.is_equal(job[2].parameters)

@@ -119,6 +119,20 @@ def test_what_was_pushed_for_a_skipped_step_does_not_count_at_another_clock() ->
     assert loop.step(clock=5) == {}
 
 
+def test_nothing_is_sent_of_a_table() -> None:
+    """Whatever its gradient is in this pass: it is pushed at the step, by its rows."""
+    loop = Loop()
+    loop.step()
+    loop.fill()
+    loop.units[0].slots[0].is_table = True
+    loop.push()
+    sent = [loop.parameters[index] for found in loop.sent for index in found]
+    assert len(sent) == 3
+    assert all(one is not loop.units[0].slots[0].parameter for one in sent)
+    assert len(loop.sent) == len(loop.units) - (len(loop.units[0].slots) == 1)
+    assert len(loop.step()) == 3
+
+
 def test_rows_are_not_pushed_early() -> None:
     loop = Loop()
     loop.step()
