@@ -201,6 +201,106 @@ def _train(parts: Parts, model: Any, optimizer: Any) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+def served_in_forward(parts: Parts) -> dict[str, Any]:
+    """Parameters come while the forward pass uses them; the loop looks at one directly, too."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    coming = 0
+    for _ in parts.epochs():
+        for number, (x, y, _) in enumerate(parts.batches(loader)):
+            coming += type(model[0].weight) is not nn.Parameter
+            before = model[2].weight.detach().clone() if number % 3 == 0 else None
+            loss = F.cross_entropy(model(x), y)
+            assert before is None or torch.equal(before, model[2].weight)
+            optimizer.zero_grad()
+            loss.backward()
+            _finish_pull(parts)
+            note_read(parts)
+            optimizer.step()
+    parts.found_after["coming"] = coming
+    return describe([model], [optimizer])
+
+
+def mixed_in_forward(parts: Parts) -> dict[str, Any]:
+    """A table comes while the forward pass uses it, too."""
+    model = Mixed()
+    optimizer = MIXED["mixed_sgd"](model)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            _finish_pull(parts)
+            note_read(parts)
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
+def _finish_pull(parts: Parts) -> None:
+    """What was pulled is known when all of it is."""
+    if not parts.is_alone:
+        updater = gangline.worker.api._job.training.gear.mode.strategy.updater
+        if updater is not None and updater._under_way is not None:
+            updater._under_way.exception()
+
+
+def clip(parameters: Any) -> None:
+    """As old scripts do: torch does not count what is changed by way of `.data`."""
+    for parameter in parameters:
+        parameter.grad.data.clamp_(-0.01, 0.02)
+
+
+def served_clipped(parts: Parts) -> dict[str, Any]:
+    """Gradients are changed between the backward pass and the step."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            note_read(parts)
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            clip(model.parameters())
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
+def served_two_losses(parts: Parts) -> dict[str, Any]:
+    """The gradient is whole after the second pass only."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            note_read(parts)
+            optimizer.zero_grad()
+            (F.cross_entropy(model(x), y) * 0.25).backward()
+            (F.cross_entropy(model(x), y) * 0.75).backward()
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
+WIDE = 150_000
+
+
+def wide() -> nn.Module:
+    """Of several units: the first is pushed long before the last is there."""
+    return nn.Sequential(
+        nn.Linear(FEATURES, WIDE),
+        nn.Tanh(),
+        nn.Linear(WIDE, FEATURES),
+        nn.Linear(FEATURES, WIDE),
+        nn.Tanh(),
+        nn.Linear(WIDE, CLASSES),
+    )
+
+
+def served_wide(parts: Parts) -> dict[str, Any]:
+    model = wide()
+    return _train(parts, model, torch.optim.SGD(model.parameters(), lr=0.001))
+
+
 def resumed_adam(parts: Parts) -> dict[str, Any]:
     """Goes on from the newest checkpoint, if there is one."""
     model = mlp()

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from elastic_bodies import Parts, Setup, mlp
 from elastic_jobs import TOLERANCE, run_with
-from elastic_served import MIXED, TABLES, Mixed, Uneven, Words, uneven_sgd
+from elastic_served import MIXED, TABLES, Mixed, Uneven, Words, clip, uneven_sgd
 
 from cases import quick_of
 from gangline.spec.event import SamplesLeased, UpdateApplied, UpdateVoided
@@ -44,6 +44,10 @@ MAKERS = {
 }
 
 
+CHANGES = {"served_clipped": clip}
+"""What loops do to their gradients."""
+
+
 class Replay:
     """All updates of a run, made once more."""
 
@@ -56,7 +60,7 @@ class Replay:
     ) -> None:
         """`reads`: what those have noted who did not come to their end."""
         torch.manual_seed(5)
-        self._service = service
+        self._service, self._loop = service, loop
         model_of, optimizer_of = MAKERS[loop]
         self.model, self._other = model_of(), model_of()
         self.optimizer = optimizer_of(self.model)
@@ -116,6 +120,7 @@ class Replay:
         x, y = (torch.stack([row[column] for row in rows]) for column in (0, 1))
         self._other.zero_grad()
         F.cross_entropy(self._other(x), y).backward()
+        CHANGES.get(self._loop, lambda _: None)(self._others)
         factor = self._service.compensation
         return [
             other.grad
@@ -141,14 +146,6 @@ def staleness_of(outcome: Outcome, update: UpdateApplied) -> int:
     reads = [one["found_after"].get((team, update.epoch, stop)) for one in outcome.results.values()]
     (read,) = [one for one in reads if one is not None]
     return update.number - min(read[0], default=0)
-
-
-@pytest.fixture
-def double() -> Any:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 @pytest.mark.usefixtures("double")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -25,15 +25,7 @@ TOLERANCE = 1e-6
 MAKERS |= dict.fromkeys(("served_scaled", "served_fused"), MAKERS["served_sgd"])
 
 
-@pytest.fixture
-def double() -> Any:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
-def _assert_replayed(outcome: Outcome, loop: str, mode: str) -> None:
+def assert_replayed(outcome: Outcome, loop: str, mode: str) -> None:
     """One process makes the same of the same updates."""
     service = parse_sync(mode).service
     assert service is not None
@@ -52,7 +44,7 @@ def test_a_window_of_several_passes_is_one_push(tmp_path: Path, loop: str) -> No
     setup = replace(SETUP, loop=loop, accumulate=3)
     outcome = run_with(tmp_path, setup, [], workers=2, sync=parse_sync("bsp"))
     assert_sound(outcome, setup)
-    _assert_replayed(outcome, loop, "bsp")
+    assert_replayed(outcome, loop, "bsp")
 
 
 @pytest.mark.usefixtures("double")
@@ -66,7 +58,7 @@ def test_gradients_are_unscaled_before_they_are_pushed(
     outcome = run_with(tmp_path, setup, [], workers=2, sync=parse_sync(mode))
     assert_sound(outcome, setup)
     assert {one["found_after"]["scale"] for one in outcome.results.values()} == {1024.0}
-    _assert_replayed(outcome, loop, mode)
+    assert_replayed(outcome, loop, mode)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from elastic_bodies import Setup
 from elastic_jobs import kill, run_with
 from elastic_served import MIXED, TABLES
 from test_served import assert_sound
-from test_served_exact import Replay, assert_replayed, double
+from test_served_exact import Replay, assert_replayed
 from test_teams import PAIRS
 
 from cases import quick_of
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from elastic_jobs import Outcome
-
-__all__ = ["double"]
 
 SETUP = Setup(samples=130, batch=12, epochs=2, allocation="balanced")
 WORKER = "asp(update=worker)"

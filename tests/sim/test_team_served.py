@@ -15,7 +15,9 @@ from gangline.planning.cost.serving import compare_served
 from gangline.planning.planner import PlanOptions, make_plan
 from gangline.simulation import Scenario
 from gangline.simulation.course import Outage, Switch
+from gangline.simulation.engine.servers import UNIT_BYTES
 from gangline.simulation.scenario import SimulatedNode
+from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision, StepDone, UpdateApplied, UpdateVoided
 from gangline.spec.faults import Fault
 from gangline.spec.profile import ClusterProfile, Link, NodeProfile, Zone
@@ -112,6 +114,23 @@ def test_an_update_takes_about_what_the_cost_model_says(servers, replicas):
     )
     took_s = max(event.update_s for event in of(StepDone, events)) - 0.001
     assert took_s == pytest.approx(expected.together_s, rel=0.35)
+
+
+@pytest.mark.parametrize("mode", ["bsp(replicas=0)", "asp(servers=2)"])
+def test_all_but_the_last_unit_is_pushed_during_the_backward_pass(mode):
+    """Four units: a server's link is free while all compute; the others' only for themselves."""
+    four = even(count=2, model_bytes=float(4 * UNIT_BYTES), bytes_per_s=1e9)
+    one = even(count=2, model_bytes=float(UNIT_BYTES), bytes_per_s=1e9 / 4)
+    took_s = []
+    for scenario in (four, one):  # the same seconds on the links, in one unit or in four
+        _, events = run_teams(scenario, mode, samples=6400, epochs=1)
+        took_s.append(np.median([event.update_s for event in of(StepDone, events)]))
+    assert took_s[0] < 0.9 * took_s[1]
+
+
+def test_pulls_during_the_forward_pass_are_refused():
+    with pytest.raises(UsageError, match="not simulated"):
+        run_teams(even(), "bsp(pull=forward)", samples=640, epochs=1)
 
 
 def test_asp_does_not_wait_for_the_slowest_and_bsp_does():

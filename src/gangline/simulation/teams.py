@@ -24,7 +24,8 @@ from gangline.simulation.engine.job import SimulatedJob, ready_for
 from gangline.spec.errors import UsageError
 from gangline.spec.event import AnyEvent, EpochDone, RoundEnded, ViewAdopted
 from gangline.spec.faults import Fault
-from gangline.spec.sync import AUTO
+from gangline.spec.serving import AT_STEP
+from gangline.spec.sync import AUTO, parse_sync
 
 if TYPE_CHECKING:
     from gangline.control import ControlOptions
@@ -95,6 +96,11 @@ def simulate_teams(
 def _check(scenario: Scenario, sync: Sync, course: Course, epochs: int) -> None:
     if not sync.is_relaxed and sync.kind != AUTO and not course.switches:
         raise UsageError(f"with sync {sync} there are no teams; simulate it with `simulate`")
+    for asked in (sync, *(parse_sync(switch.sync) for switch in course.switches)):
+        if asked.service is not None and asked.service.pull != AT_STEP:
+            raise UsageError(
+                f"sync {asked}: pulls during the forward pass are not simulated; leave out pull="
+            )
     structure = scenario.structure
     found = 1 if structure is None else structure.num_levels
     if (sync.levels > 1 or sync.within) and sync.levels + len(sync.rates) > found:

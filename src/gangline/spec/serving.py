@@ -8,7 +8,8 @@ asp(update=worker)             workers update by themselves, and push what has c
 asp(update=worker, push=4, fetch=4)
                                they do so after every fourth step (Downpour)
 asp(scale=plain)               every push is a step of the whole learning rate (as published)
-    asp(ahead=1)                   the next step is computed while the last update travels
+asp(ahead=1)                   the next step is computed while the last update travels
+bsp(pull=forward)              parameters come while the next forward pass uses them
 asp(rate=staleness)            the learning rate is divided by 1 + staleness
 asp(rows=ondemand)             rows of tables with sparse gradients come when a batch uses them
 asp(compensation=0.04)         delayed gradients are corrected for what has changed (DC-ASGD)
@@ -33,6 +34,8 @@ SHARE, PLAIN = "share", "plain"
 SCALES = (SHARE, PLAIN)
 STALENESS = "staleness"
 RATES = (PLAIN, STALENESS)
+AT_STEP, IN_FORWARD = "step", "forward"
+PULLS = (AT_STEP, IN_FORWARD)
 CHANGED, ONDEMAND = "changed", "ondemand"
 ROWS = (CHANGED, ONDEMAND)
 MAX_SERVERS = 64
@@ -59,6 +62,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the learning rate goes down with staleness."""
     ahead: int = 0
     """How many steps a worker computes while its last update travels: 0 or 1."""
+    pull: str = AT_STEP
+    """When parameters are pulled: before a step ends, or while the next forward pass uses them."""
     compensation: float = 0.0
     """How strongly delayed gradients are corrected for what has changed since (lambda of DC-ASGD)."""
     rows: str = CHANGED
@@ -76,6 +81,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
             ("update", self.update, UPDATES),
             ("scale", self.scale, SCALES),
             ("rate", self.rate, RATES),
+            ("pull", self.pull, PULLS),
             ("rows", self.rows, ROWS),
         ):
             if value not in known:
@@ -100,12 +106,21 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
                 "ahead=1 is for asp and ssp with update=server: in rounds all wait for each other, and "
                 "a worker that updates by itself waits for nobody"
             )
+        if self.pull == IN_FORWARD and (self.update == WORKER or self.ahead):
+            raise UsageError(
+                "pull=forward is for update=server without ahead=1: a worker that updates by itself, "
+                "or computes ahead, uses the parameters that it has"
+            )
         if self.update == WORKER and (self.rate != PLAIN or self.compensation):
             raise UsageError(
                 "rate and compensation change what a server does with gradients: "
                 "they need update=server"
             )
-
+        if self.rows == ONDEMAND and self.pull == IN_FORWARD:
+            raise UsageError(
+                "rows=ondemand and pull=forward exclude each other: pull=forward brings all rows of "
+                "every table; leave out one of them"
+            )
         if self.rows == ONDEMAND and (self.update == WORKER or self.ahead or self.compensation):
             raise UsageError(
                 "rows=ondemand needs update=server, without ahead and compensation: these go by "
@@ -141,6 +156,7 @@ _DEFAULTS: dict[str, Any] = {
     "scale": SHARE,
     "rate": PLAIN,
     "ahead": 0,
+    "pull": AT_STEP,
     "compensation": 0.0,
     "rows": CHANGED,
 }
@@ -207,6 +223,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     applied: int = 0
     """The first update that was not applied when this was decided: entries before it are known to all
     shards that are served."""
+    compression: str = "none"
+    """How gradients are pushed in fewer bytes."""
     source: int = NOBODY
     """Where a shard was lost with all its copies: the worker whose last pull all shards go back to."""
 

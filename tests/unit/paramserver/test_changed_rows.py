@@ -121,6 +121,54 @@ def test_a_pull_of_a_large_table_of_which_few_rows_changed_is_small(
         assert client.written[BIAS] is None
 
 
+@WAYS
+@pytest.mark.parametrize("own", [0, 1], ids=["near", "far"])
+def test_values_that_are_handed_out_are_whole_and_then_nothing_is_known_to_be_read(
+    options: WireOptions, own: int
+) -> None:
+    plain = Plain()
+    with workers(2, options, make=MAKERS["sgd"]) as job:
+        job.follow(job.serving(0, (0, ALONE)))
+        client, before = job[own].client, [p.detach().clone() for p in job[own].parameters]
+        client.keep()
+        client.pull(0)
+        client.push(0, [sparse([5, 900]), bias(0)])
+        plain.step(sparse([5, 900]), bias(0))
+        came: list[tuple[int, Tensor]] = []
+        client.pull(
+            1,
+            [entry(0, (own, 0, 1.0))],
+            order=[BIAS, TABLE],
+            on_value=lambda index, value: came.append((index, value.clone())),
+        )
+        assert [index for index, _ in came] == [BIAS, TABLE]
+        assert plain.is_equal([value for _, value in reversed(came)])
+        assert all(torch.equal(a, b) for a, b in zip(before, job[own].parameters, strict=True))
+        assert (client.written, client.kept_at) == ({}, 1)
+        client.pull(1, [entry(0, (own, 0, 1.0))])
+        assert client.written == {TABLE: None, BIAS: None}
+        assert plain.is_equal(job[own].parameters)
+        client.pull(1, [entry(0, (own, 0, 1.0))], order=[BIAS, TABLE])
+        assert {index: len(rows) for index, rows in client.written.items()} == {TABLE: 0, BIAS: 0}
+        assert plain.is_equal(job[own].parameters)
+
+
+def test_lost_shards_are_rebuilt_from_values_that_were_handed_out() -> None:
+    plain = Plain()
+    with workers(2, SHARED, make=MAKERS["sgd"]) as job:
+        job.follow(job.serving(0, (0, ALONE)))
+        client, entries = job[1].client, [entry(0, (1, 0, 1.0))]
+        client.keep()
+        client.push(0, [sparse([5, 900]), bias(0)])
+        plain.step(sparse([5, 900]), bias(0))
+        client.pull(1, entries, order=[BIAS, TABLE], on_value=lambda index, value: None)
+        job[0].die()
+        job.follow(job.serving(1, (1, ALONE), lost=[0], applied=1, source=1))
+        client.restore()
+        client.pull(1)
+        assert plain.is_equal(job[1].parameters)
+
+
 def test_who_has_not_read_for_long_is_given_the_rows_of_all_updates_since() -> None:
     with workers(3, SHARED, make=MAKERS["sgd"]) as job:
         job.follow(job.serving(0, (0, ALONE)))

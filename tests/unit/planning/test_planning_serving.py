@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from planning_cases import LAN, LENET, WAN, node, planned, table_1, two_sites
 
 from gangline.planning.cost.serving import compare_served, serving_rates
@@ -35,6 +36,23 @@ def test_copies_cost_something() -> None:
     )
     assert with_copies.asp_step_s > without.asp_step_s
     assert with_copies.bsp_step_s > without.bsp_step_s
+
+
+def test_the_backward_pass_hides_what_is_pushed_but_for_the_last_unit() -> None:
+    plan = planned(EVEN)
+    in_one, in_four, late = (
+        compare_served(EVEN, replace(LENET, **more), plan, replicas=0).rows[0]
+        for more in (
+            {"unit_bytes": 250e3},
+            {"unit_bytes": 62.5e3},
+            {"unit_bytes": 62.5e3, "overlap": 0.0},
+        )
+    )
+    push_s = 7 * LENET.gradient_bytes / LAN.bytes_per_s
+    assert LENET.overlap * plan.prediction.compute_s > push_s
+    assert in_one.bsp_step_s - in_four.bsp_step_s == pytest.approx(0.75 * push_s)
+    assert in_one.asp_step_s - in_four.asp_step_s == pytest.approx(0.75 * push_s / 7)
+    assert late.bsp_step_s == in_one.bsp_step_s
 
 
 @pytest.mark.parametrize("profile", [EVEN, two_sites(), table_1()])

@@ -49,6 +49,7 @@ class ServingDesk:
         global_batch: int,
         teams: Iterable[int],
         number: int,
+        compression: str = "none",
         rates: Sequence[float] = (),
     ) -> None:
         """`teams` are those that were founded; the first order of servers has this number.
@@ -56,6 +57,7 @@ class ServingDesk:
         `rates` say how many bytes a second each worker can serve, as far as that was measured.
         """
         self.service = service
+        self._compression = compression
         self._journal = journal
         self._chronicle = chronicle
         self._hellos = hellos
@@ -136,6 +138,7 @@ class ServingDesk:
             shards=shards,
             hosts=hosts,
             teams=self._teams,
+            compression=self._compression,
             applied=upto,
             source=source,
         )

@@ -195,9 +195,11 @@ class Teams:
         self._merges.set_batches(list(teams.values()))
         if self._desk is not None:
             self._number_served = self._desk.number
-        self._desk = None if sync.service is None else self._make_desk(sync.service)
+        self._desk = None
+        if sync.service is not None:
+            self._desk = self._make_desk(sync.service, compression=scopes[0].compression)
 
-    def _make_desk(self, service: Service) -> ServingDesk:
+    def _make_desk(self, service: Service, *, compression: str) -> ServingDesk:
         return ServingDesk(
             service,
             lending=self.lending,
@@ -207,6 +209,7 @@ class Teams:
             global_batch=self._global_batch,
             teams=self.teams,
             number=self._number_served,
+            compression=compression,
             rates=() if self._profile is None else serving_rates(self._profile),
         )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gangline.paramserver.service.changes import union
 from gangline.paramserver.service.messages import Values
+from gangline.spec.errors import MismatchError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,8 +23,9 @@ def values_for(shard: Shard, request: Pulling) -> Values:
     lazy = {} if request.lazy is None else request.lazy
     changed = {}
     values: list[Tensor | None] = []
-    for place, index in enumerate(shard.indices):
-        found = None
+    places = {index: place for place, index in enumerate(shard.indices)}
+    for index in _order(shard, request):
+        place, found = places[index], None
         if index in lazy:
             found = _among(shard, place, request)
         elif not request.is_rows_only:
@@ -33,6 +35,17 @@ def values_for(shard: Shard, request: Pulling) -> Values:
         is_left_out = request.is_rows_only or found is not None
         values.append(None if is_left_out else shard.value(place))
     return Values(applied=shard.applied, history=shard.history, values=values, changed=changed)
+
+
+def _order(shard: Shard, request: Pulling) -> tuple[int, ...]:
+    """In which its parameters are sent, by their indices."""
+    order = request.order or shard.indices
+    if sorted(order) != sorted(shard.indices):
+        raise MismatchError(
+            f"shard {shard.number} holds the parameters {shard.indices}, and is asked for them in the "
+            f"order {order}: all workers must train the same model"
+        )
+    return order
 
 
 def _changed(shard: Shard, place: int, request: Pulling) -> Tensor | None:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import itertools
+import secrets
 import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from gangline.paramserver.service.coding import Encoder
 from gangline.paramserver.service.lanes import Lane, Near, ask_all
 from gangline.paramserver.service.lazy import UNKNOWN
 from gangline.paramserver.service.link import PATIENCE_S, Asks, Connector, Link
@@ -17,24 +20,27 @@ from gangline.paramserver.service.messages import (
     Pulling,
     PullingState,
     Pushing,
+    PushingEarly,
     Request,
     Resetting,
 )
 from gangline.paramserver.service.optimizers import options_of
+from gangline.paramserver.service.pieces import PiecesMissing
 from gangline.paramserver.service.pool import Pool
 from gangline.paramserver.service.pulled import Pulled
 from gangline.paramserver.service.pushes import Rows, gradient_of
 from gangline.paramserver.service.shard import shard_indices
 from gangline.paramserver.service.traffic import Traffic
 from gangline.spec.errors import ExchangeAborted, MismatchError, UsageError
+from gangline.spec.exchange.compression import Compression
 from gangline.spec.serving import Host, Serving
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.optim import Optimizer
 
-    from gangline.paramserver.service.messages import Values
+    from gangline.paramserver.service.messages import OnTensor, Values
     from gangline.paramserver.service.optimizers import Options
     from gangline.paramserver.service.server import ServiceHost
     from gangline.spec.serving import Entry
@@ -69,8 +75,11 @@ class ServiceClient:
         self._parameters, self._optimizer = list(parameters), optimizer
         self._patience_s = patience_s
         self._serving: Serving | None = None
+        self._encoder: Encoder | None = None
         self._indices: tuple[tuple[int, ...], ...] = ()
         self._lanes: dict[int, Lane] = {}
+        # No two clients of one team count alike: another worker may lead it after this one.
+        self._numbers = itertools.count(secrets.randbits(62))
         self._is_aborted = self._is_closed = False
         self._aborting = threading.Lock()
         # What was pulled last is kept while the next comes: twice the model at most.
@@ -106,6 +115,8 @@ class ServiceClient:
                 return
             if before is None:
                 self._indices = shard_indices(self._parameters, serving)
+            if before is None or before.compression != serving.compression:
+                self._encoder = self._make_encoder(serving)
             self._is_aborted, self._serving = False, serving
             over = self._open_lanes(before, serving)
         for lane in over:
@@ -138,29 +149,58 @@ class ServiceClient:
         gradients: Sequence[Tensor | None] | None = None,
         options: Sequence[Options] | None = None,
         entries: Sequence[Entry] = (),
+        *,
+        early: Mapping[int, int] | None = None,
     ) -> None:
         """Pushes a gradient per parameter, and returns when all shards and their replicas have it.
 
         By default these are the parameters' `.grad`, and the options those of the optimizer. A push
-        that failed may be made again, with the same clock: it counts once.
+        that failed may be made again, with the same clock: it counts once. `early` says which
+        gradients are there already, by their indices, and the numbers that `push_early` gave.
         """
         given = [p.grad for p in self._parameters] if gradients is None else list(gradients)
         if len(given) != len(self._parameters):
             raise UsageError(f"{len(given)} gradients for {len(self._parameters)} parameters")
         if options is None:
             options = () if self._optimizer is None else options_of(self._optimizer)
-        ready = [gradient_of(gradient) for gradient in given]
-        number = self._number
-        self._ask_all(
-            lambda _, indices: Pushing(
-                serving=number,
-                team=self.team,
-                clock=clock,
-                gradients=[ready[index] for index in indices],
-                options=list(options),
-                entries=tuple(entries),
-            )
-        )
+        if early:
+            try:
+                self._push(clock, given, options, entries, early)
+            except PiecesMissing:
+                pass  # one was refused, or went with its server
+            else:
+                return
+        self._push(clock, given, options, entries, {})
+
+    def push_early(
+        self,
+        clock: int,
+        gradients: Mapping[int, Tensor],
+        *,
+        await_ready: Callable[[], None] | None = None,
+    ) -> int:
+        """Begins to push some gradients, in main memory; returns the number that `push` names them by.
+
+        They must not change until that is over; where they have changed nevertheless, `push` must not
+        count on them. `await_ready` waits until a device has written them, on another thread.
+        """
+        serving, number = self._number, next(self._numbers)
+        lanes = dict(self._lanes)
+        for shard, indices in enumerate(self._indices):
+            own = {index: gradients[index].detach() for index in indices if index in gradients}
+            if not own:
+                continue
+
+            def make(own: dict[int, Tensor] = own) -> PushingEarly:
+                if await_ready is not None:
+                    await_ready()
+                coded = {index: self._coded(index, clock, one) for index, one in own.items()}
+                return PushingEarly(
+                    serving=serving, team=self.team, clock=clock, number=number, gradients=coded
+                )
+
+            lanes[shard].ask(make, lambda: not self._is_aborted)
+        return number
 
     def note_own(self, index: int, rows: Tensor | None) -> None:
         """This worker has changed these rows of a parameter (None: all): the next pull brings them."""
@@ -194,26 +234,48 @@ class ServiceClient:
         )
         table.read(stale, answer.history, answer.applied)
 
-    def pull(self, upto: int, entries: Sequence[Entry] = ()) -> None:
+    def pull(
+        self,
+        upto: int,
+        entries: Sequence[Entry] = (),
+        *,
+        order: Sequence[int] = (),
+        on_value: Callable[[int, Tensor], None] | None = None,
+    ) -> None:
         """Writes the values after all entries before `upto` into the parameters, or later ones.
 
         `entries` are those that a shard may not know. What comes are the rows that differ from what
         was pulled last, where a shard knows which; else everything. Nothing is written unless all
         shards have answered.
+
+        With `on_value` nothing is written at all, and everything comes: it is given the index and the
+        whole value of each parameter as that comes, by other threads, from each shard in this `order`.
+        A value may come twice; it stays as it is until the next pull.
         """
+        if on_value is not None:
+            self._pulled.spoil()  # who is given the values writes them, or does not
         number, say = self._number, self._pulled.ask()
+        ordered = [_in_order(indices, order) for indices in self._indices]
         self.traffic.count_pull()
         self._pool.reclaim(but=self._pulled.kept.tensors())
+
+        def told_of(shard: int) -> OnTensor | None:
+            if on_value is None:
+                return None
+            return lambda place, value: on_value(ordered[shard][place], value)
+
         answers = self._ask_all(
             lambda shard, indices: Pulling(
                 serving=number,
                 team=self.team,
                 upto=upto,
                 entries=tuple(entries),
+                order=ordered[shard] if order else (),
                 **say(shard, indices),
-            )
+            ),
+            told_of,
         )
-        self._pulled.take(self._indices, answers)
+        self._pulled.take(ordered, answers, writes=on_value is None)
 
     def pull_rows(
         self, index: int, rows: Tensor, *, upto: int = 0, entries: Sequence[Entry] = ()
@@ -271,6 +333,15 @@ class ServiceClient:
     def _number(self) -> int:
         return self._followed.number
 
+    def _make_encoder(self, serving: Serving) -> Encoder | None:
+        compression = Compression.parse(serving.compression)
+        return None if compression.is_none else Encoder(compression, seed=self._own)
+
+    def _coded(self, index: int, clock: int, gradient: Any) -> Any:
+        """A gradient as it travels; by the thread that asks its shard, in the order of asking."""
+        encoder = self._encoder
+        return gradient if encoder is None else encoder.encode(index, clock, gradient)
+
     def _open_lanes(self, before: Serving | None, serving: Serving) -> list[Lane]:
         """A lane to each shard that has moved; returns those that are over."""
         over = []
@@ -300,6 +371,30 @@ class ServiceClient:
                 f"worker {self._own} serves shard {shard} and its client was given no host"
             )
         return Near(self._host, shard)
+
+    def _push(
+        self,
+        clock: int,
+        given: Sequence[Tensor | None],
+        options: Sequence[Options],
+        entries: Sequence[Entry],
+        early: Mapping[int, int],
+    ) -> None:
+        ready = [None if i in early else gradient_of(one) for i, one in enumerate(given)]
+        number = self._number
+        self._ask_all(
+            lambda _, indices: (
+                lambda: Pushing(
+                    serving=number,
+                    team=self.team,
+                    clock=clock,
+                    gradients=[self._coded(index, clock, ready[index]) for index in indices],
+                    options=list(options),
+                    entries=tuple(entries),
+                    early={index: early[index] for index in indices if index in early},
+                )
+            )
+        )
 
     def _bring(
         self,
@@ -334,7 +429,11 @@ class ServiceClient:
         self._pulled.write_rows(index, Rows(*answer.changed[index]))
         return answer
 
-    def _ask_all(self, make: Callable[[int, tuple[int, ...]], Request | None]) -> dict[int, Any]:
+    def _ask_all(
+        self,
+        make: Callable[[int, tuple[int, ...]], Request | Callable[[], Request] | None],
+        on_tensor: Callable[[int], OnTensor | None] = lambda shard: None,
+    ) -> dict[int, Any]:
         """The answers of all shards for which there is a request; else the error to act on first."""
         lanes = dict(self._lanes)  # first: another thread may close, which empties it
         if self._is_aborted or self._is_closed:
@@ -343,7 +442,14 @@ class ServiceClient:
         return ask_all(
             {shard: (lanes[shard], r) for shard, r in requests.items() if r is not None},
             is_wanted=lambda: not self._is_aborted,
+            on_tensor=on_tensor,
         )
+
+
+def _in_order(indices: tuple[int, ...], order: Sequence[int]) -> tuple[int, ...]:
+    """A shard's parameters in an order of all; without one, in its own."""
+    own = set(indices)
+    return tuple(index for index in order if index in own) if order else indices
 
 
 def _primary(serving: Serving, shard: int) -> Host:

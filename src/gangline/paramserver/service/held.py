@@ -17,13 +17,15 @@ from gangline.paramserver.service.messages import (
     Pulling,
     PullingState,
     Pushing,
+    PushingEarly,
     Refused,
     Request,
     Resetting,
     State,
     Values,
 )
-from gangline.paramserver.service.pushes import push_of
+from gangline.paramserver.service.pieces import PiecesMissing
+from gangline.paramserver.service.pushes import gradient_from, push_of
 from gangline.paramserver.service.replication import Pull, Replication
 from gangline.spec.errors import ExchangeError, GradientError, MismatchError, ServerLost
 from gangline.spec.serving import NOBODY
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _REFUSALS = (
+    (PiecesMissing, "missing"),
     (GradientError, "gradient"),
     (MismatchError, "mismatch"),
     (ExchangeError, "lost"),
@@ -120,7 +123,7 @@ class Held:
                 )
             if not in_time:
                 raise self._lost("it has not heard of the newest serving, or is not whole yet")
-            of_both = isinstance(request, Pushing | Forgetting)
+            of_both = isinstance(request, Pushing | PushingEarly | Forgetting)
             of_primary = isinstance(request, Loading | Advancing)
             if self._is_primary == is_from_primary or not (
                 of_both or of_primary == is_from_primary
@@ -143,7 +146,7 @@ class Held:
         with self._changed:
             self._take(request)
             applied = self.shard.applied
-        if isinstance(request, Pushing | Forgetting) and not is_from_primary:
+        if isinstance(request, Pushing | PushingEarly | Forgetting) and not is_from_primary:
             self.replication.pass_on(request, is_wanted)
         return Done(applied=applied)
 
@@ -151,7 +154,12 @@ class Held:
         """What changes the shard, and is answered by how far it is."""
         shard = self.shard
         if isinstance(request, Pushing):
-            shard.stage(request.team, request.clock, push_of((request.gradients, request.options)))
+            push = push_of((request.gradients, request.options))
+            shard.stage(request.team, request.clock, push, request.early)
+            self._advance(request)
+        elif isinstance(request, PushingEarly):
+            given = {index: gradient_from(one) for index, one in request.gradients.items()}
+            shard.stage_early(request.team, request.clock, request.number, given)
             self._advance(request)
         elif isinstance(request, Forgetting):
             self._advance(request)
@@ -165,7 +173,7 @@ class Held:
             shard.reset(request.values, request.applied, history=request.serving)
             self._become_whole()
 
-    def _advance(self, request: Pushing | Forgetting | Advancing) -> None:
+    def _advance(self, request: Pushing | PushingEarly | Forgetting | Advancing) -> None:
         """Applies what the other one knows; for a replica, pulls come between the same updates."""
         for team, applied in request.pulls:
             if applied >= self.shard.applied:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gangline.collectives import Group
+    from gangline.paramserver.service.messages import OnTensor
     from gangline.paramserver.service.pool import Pool
     from gangline.paramserver.service.traffic import Traffic
     from gangline.spec.exchange.address import WireAddress
@@ -58,7 +59,15 @@ def pair_of(own: WireAddress, peer: WireAddress, *, rank: int) -> list[WireAddre
 class Asks(Protocol):
     """What answers requests about one shard: over a connection, or in this process."""
 
-    def ask(self, request: Request, *, is_wanted: Callable[[], bool]) -> Answer: ...
+    def ask(
+        self,
+        request: Request,
+        *,
+        is_wanted: Callable[[], bool],
+        on_tensor: OnTensor | None = None,
+    ) -> Answer:
+        """The answer; `on_tensor` is told of each tensor in it when it is there."""
+        ...
 
     def condemn(self) -> None:
         """The request that is under way is not wanted any more. Returns at once."""
@@ -100,7 +109,13 @@ class Link:
         self._asking: int | None = None
         """How often it had been interrupted when the request under way began."""
 
-    def ask(self, request: Request, *, is_wanted: Callable[[], bool] = lambda: True) -> Answer:
+    def ask(
+        self,
+        request: Request,
+        *,
+        is_wanted: Callable[[], bool] = lambda: True,
+        on_tensor: OnTensor | None = None,
+    ) -> Answer:
         """The answer to a request. All requests may be made twice, so a broken connection is made anew.
 
         Raises ServerLost when that takes too long, and ExchangeAborted when it is interrupted, or not
@@ -112,7 +127,7 @@ class Link:
         try:
             while self._breaks == asking and is_wanted():
                 try:
-                    return self._ask(request, ends_at)
+                    return self._ask(request, ends_at, on_tensor)
                 except ExchangeError as error:
                     self._drop()
                     if not isinstance(error, ExchangeAborted):  # by the clock, which says nothing
@@ -153,7 +168,7 @@ class Link:
         """Whether a request is under way that began before the last interruption."""
         return self._asking is not None and self._asking < self._breaks
 
-    def _ask(self, request: Request, ends_at: float) -> Answer:
+    def _ask(self, request: Request, ends_at: float, on_tensor: OnTensor | None) -> Answer:
         group = self._group
         if group is None:
             group = self._connect(request.serving, ends_at)
@@ -163,10 +178,14 @@ class Link:
         ticket = secrets.randbits(62)
         send(group, request, ticket=ticket)
         answer: Answer
-        answer, given = receive(group, Answer, max_bytes=_MAX_ANSWER_BYTES, pool=pool)
-        if given != ticket:
-            # The other end still had the connection before this one, and has now answered over this.
-            raise ExchangeError("the answer is to an earlier request")
+        answer, _ = receive(
+            group,
+            Answer,
+            max_bytes=_MAX_ANSWER_BYTES,
+            pool=pool,
+            ticket=ticket,
+            on_tensor=on_tensor,
+        )
         if self._traffic is not None:
             self._traffic.note(request, answer)
         return answer

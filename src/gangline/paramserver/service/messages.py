@@ -10,6 +10,7 @@ have connected anew, and bring what is over.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from gangline.paramserver.service.pool import Pool
 
 T = TypeVar("T")
+OnTensor = Callable[[int, Tensor], None]
+"""Is told the number of a tensor in a message, and the tensor."""
 
 LARGE_BYTES = 64 << 10
 MAX_TEXT_BYTES = 256 << 20
@@ -48,6 +51,21 @@ class Pushing(msgspec.Struct, frozen=True, kw_only=True, tag="push"):
     options: Any = ()
     entries: tuple[Entry, ...] = ()
     pulls: Pulls = ()
+    early: dict[int, int] = {}
+    """By the parameter's index: under which number its gradient was pushed early."""
+
+
+class PushingEarly(msgspec.Struct, frozen=True, kw_only=True, tag="push_early"):
+    """Some gradients of a push to come. They count if that push names their number."""
+
+    serving: int
+    team: int
+    clock: int
+    number: int
+    gradients: Any
+    """By the parameter's index."""
+    entries: tuple[Entry, ...] = ()
+    pulls: Pulls = ()
 
 
 class Pulling(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
@@ -66,6 +84,8 @@ class Pulling(msgspec.Struct, frozen=True, kw_only=True, tag="pull"):
     lazy: Any = None
     """By the parameter's index: the only rows that are wanted, if they have changed, and after how many
     updates of the history in `standing` each was read."""
+    order: tuple[int, ...] = ()
+    """In which the parameters are to come, by their indices; empty: that of the shard."""
 
 
 class PullingState(msgspec.Struct, frozen=True, kw_only=True, tag="pull_state"):
@@ -115,7 +135,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
 
 
 class Values(msgspec.Struct, frozen=True, kw_only=True, tag="values"):
-    """Parameters in the order of the shard, or rows of them by the parameter's index."""
+    """Parameters in the order of the shard or in the one that was asked for; rows by the index."""
 
     applied: int
     values: Any
@@ -139,7 +159,9 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     reason: str
 
 
-Request = Pushing | Pulling | PullingState | Forgetting | Resetting | Loading | Advancing
+Request = (
+    Pushing | PushingEarly | Pulling | PullingState | Forgetting | Resetting | Loading | Advancing
+)
 Answer = Done | Values | State | Refused
 
 
@@ -167,15 +189,22 @@ def send(group: Group, message: Request | Answer, *, ticket: int) -> None:
 
 
 def receive(
-    group: Group, kind: Any, *, max_bytes: int, pool: Pool | None = None
+    group: Group,
+    kind: Any,
+    *,
+    max_bytes: int,
+    pool: Pool | None = None,
+    ticket: int | None = None,
+    on_tensor: OnTensor | None = None,
 ) -> tuple[Any, int]:
     """A message of one of these kinds, and its ticket; an ExchangeError where it is none of them.
 
-    Its large tensors are in memory of the pool, if there is one.
+    Its large tensors are in memory of the pool, if there is one. With a `ticket` it must be the answer
+    to that request. `on_tensor` is told of each tensor when it is there, in the order of the message.
     """
     header = torch.empty(_HEADER_WORDS, dtype=torch.int64)
     group.broadcast(header, 1 - group.rank)
-    magic, ticket, text_length, length, total = header.tolist()
+    magic, given, text_length, length, total = header.tolist()
     if magic != _MAGIC or not 0 <= text_length <= length or total < 0:
         raise ExchangeError(f"this is not the beginning of a message: {header.tolist()}")
     if text_length > MAX_TEXT_BYTES or length + total > max_bytes + MAX_TEXT_BYTES:
@@ -183,19 +212,22 @@ def receive(
             f"a message of {length + total} bytes, of which {text_length} are text, is larger than the "
             f"{max_bytes} bytes that are taken here"
         )
+    if ticket is not None and given != ticket:
+        # The other end still had the connection before this one, and has now answered over this.
+        raise ExchangeError("the answer is to an earlier request")
     packed = torch.empty(length, dtype=torch.uint8)
     group.broadcast(packed, 1 - group.rank)
     try:
         shapes, body = msgspec.msgpack.decode(
             packed[:text_length].numpy().tobytes(), type=tuple[list[tuple[int, list[int]]], bytes]
         )
-        tensors = _take(group, shapes, packed, _aligned(text_length), total, pool)
+        tensors = _take(group, shapes, packed, _aligned(text_length), total, pool, on_tensor)
         message = msgspec.msgpack.decode(
             body, type=kind, ext_hook=lambda code, data: tensors[int.from_bytes(data, "big")]
         )
     except (msgspec.MsgspecError, KeyError, IndexError, ValueError, RuntimeError) as error:
         raise ExchangeError(f"a message cannot be read: {error}") from error
-    return message, ticket
+    return message, given
 
 
 def _take(
@@ -205,6 +237,7 @@ def _take(
     place: int,
     total: int,
     pool: Pool | None,
+    on_tensor: OnTensor | None,
 ) -> list[Tensor]:
     """The tensors of a message: small ones are views of what came with the text."""
     tensors = []
@@ -221,6 +254,8 @@ def _take(
             group.broadcast(raw, 1 - group.rank)
             total -= size
         tensors.append(raw.view(dtype).view(shape) if size else torch.empty(shape, dtype=dtype))
+        if on_tensor is not None:
+            on_tensor(len(tensors) - 1, tensors[-1])
     return tensors
 
 

@@ -59,8 +59,17 @@ class Pulled:
 
         return say
 
-    def take(self, indices: Sequence[tuple[int, ...]], answers: Mapping[int, Values]) -> None:
-        """All shards, with these parameters, have answered a pull."""
+    def take(
+        self,
+        indices: Sequence[tuple[int, ...]],
+        answers: Mapping[int, Values],
+        *,
+        writes: bool = True,
+    ) -> None:
+        """All shards have answered a pull, each with these parameters in this order.
+
+        Where this does not write them, the parameters stay unknown.
+        """
         values = {
             index: value
             for shard, answer in answers.items()
@@ -72,14 +81,23 @@ class Pulled:
             for answer in answers.values()
             for index, (rows, value) in answer.changed.items()
         }
-        self._write(values, changed)
         self.at = tuple(answers[shard].applied for shard in sorted(answers))
-        self.reading.note_pull({s: (one.history, one.applied) for s, one in answers.items()})
-        is_lazy = [self.lazy.note_pull(indices[shard], one) for shard, one in answers.items()]
-        if any(is_lazy):
+        is_whole = True
+        if writes:
+            self._write(values, changed)
+            is_whole = self._note(indices, answers)
+        else:
+            self.written = {}
+        if not is_whole:
             self.kept.miss()
         elif self._keeps:
             self.kept.note(values, changed, set(self.at))
+
+    def _note(self, indices: Sequence[tuple[int, ...]], answers: Mapping[int, Values]) -> bool:
+        """What was answered is written; whether it was all that is new."""
+        self.reading.note_pull({s: (one.history, one.applied) for s, one in answers.items()})
+        is_lazy = [self.lazy.note_pull(indices[shard], one) for shard, one in answers.items()]
+        return not any(is_lazy)
 
     def _write(
         self, values: Mapping[int, Tensor], rows: Mapping[int, tuple[Tensor, Tensor]]

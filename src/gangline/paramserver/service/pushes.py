@@ -57,7 +57,7 @@ def copied(gradient: Gradient) -> Gradient:
     """A copy of its own."""
     if isinstance(gradient, Rows):
         return Rows(gradient.indices.clone(), gradient.values.clone())
-    return None if gradient is None else gradient.clone()
+    return gradient.clone() if isinstance(gradient, Tensor) else gradient
 
 
 def copy_into(parameter: Tensor, value: Tensor) -> None:
@@ -202,10 +202,12 @@ def compensated(gradient: Gradient, factor: float, now: Tensor, then: Tensor) ->
 def push_of(parts: Sequence[Any]) -> Push:
     """A push from its parts as they travel: rows are pairs."""
     gradients, options = parts
-    return Push(
-        tuple(Rows(*given) if isinstance(given, list | tuple) else given for given in gradients),
-        tuple(options),
-    )
+    return Push(tuple(gradient_from(given) for given in gradients), tuple(options))
+
+
+def gradient_from(given: Any) -> Gradient:
+    """A gradient as it travels: rows are a pair. One that is coded stays so."""
+    return Rows(*given) if isinstance(given, list | tuple) else given
 
 
 def _shown(shape: Any, dtype: torch.dtype) -> str:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from gangline.paramserver.service.messages import Advancing, Done, Forgetting, Pushing, Refused
+from gangline.paramserver.service.messages import (
+    Advancing,
+    Done,
+    Forgetting,
+    Pushing,
+    PushingEarly,
+    Refused,
+)
 from gangline.spec.serving import Entry
 
 if TYPE_CHECKING:
@@ -19,7 +26,7 @@ if TYPE_CHECKING:
     from gangline.paramserver.service.messages import Loading, Request
     from gangline.spec.errors import ServerLost
 
-PassedOn = Pushing | Forgetting | Advancing
+PassedOn = Pushing | PushingEarly | Forgetting | Advancing
 _ATTEMPTS = 3
 _LOOK_S = 0.05
 

@@ -11,6 +11,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from gangline.paramserver.service.changes import RowChanges
+from gangline.paramserver.service.coding import decoded
+from gangline.paramserver.service.pieces import Pieces
 from gangline.paramserver.service.pushes import (
     Push,
     check_fit,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
+    from gangline.paramserver.service.pushes import Gradient
     from gangline.spec.serving import Entry, Part, Serving
 
 MAX_STAGED = 256
@@ -78,6 +81,7 @@ class Shard:
         originals = [parameters[i] for i in self.indices]
         self._updates = Updates(originals, optimizer, names=self.names, mode=mode, rate=rate)
         self._staged: dict[int, dict[int, Push]] = {}
+        self._pieces = Pieces()
         self._newest: dict[int, int] = {}
         self._gone: set[int] = set()
         self._values: list[Tensor | None] = [None] * len(self.indices)
@@ -98,14 +102,41 @@ class Shard:
 
     # --- pushes ----------------------------------------------------------------------------------
 
-    def stage(self, team: int, clock: int, push: Push) -> None:
+    def stage(
+        self, team: int, clock: int, push: Push, early: Mapping[int, int] | None = None
+    ) -> None:
         """Keeps a push until an entry says that it counts; what was staged or applied counts once.
 
+        `early` says under which numbers some of its gradients were pushed before, by their indices.
         Raises a MismatchError or a GradientError where it does not fit, and then keeps nothing of it.
         """
-        self._check(team, clock, push)
+        early = early or {}
+        push = push._replace(
+            gradients=tuple(self._plain(i, one) for i, one in enumerate(push.gradients))
+        )
+        self._check(team, clock, push, early)
+        staged = self._staged.get(team, {})
+        if clock <= self._newest.get(team, -1) or clock in staged:
+            return
+        found = self._pieces.find(team, clock, early)
+        gradients = [
+            found.get(index, gradient)
+            for index, gradient in zip(self.indices, push.gradients, strict=True)
+        ]
+        self._pieces.forget(team)
+        self._staged.setdefault(team, {})[clock] = push._replace(gradients=tuple(gradients))
+
+    def stage_early(
+        self, team: int, clock: int, number: int, gradients: Mapping[int, Gradient]
+    ) -> None:
+        """Keeps some gradients of a push to come, by their indices; alone they count nothing."""
+        self._check_sender(team, clock)
+        found = {index: self._plain(self._place_of(index), one) for index, one in gradients.items()}
+        for index, gradient in found.items():
+            place = self._place_of(index)
+            check_gradient(gradient, self._updates.parameters[place], self.names[place])
         if clock > self._newest.get(team, -1):
-            self._staged.setdefault(team, {}).setdefault(clock, push)
+            self._pieces.put(team, clock, number, found)
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Applies those that are new to it, in order; a MismatchError says what it lacks."""
@@ -125,6 +156,7 @@ class Shard:
     def forget(self, team: int) -> None:
         """A team is gone: what it staged is void, and no more is taken from it."""
         self._staged.pop(team, None)
+        self._pieces.forget(team)
         self._newest.pop(team, None)
         self._pulled.pop(team, None)
         self._gone.add(team)
@@ -179,11 +211,7 @@ class Shard:
 
     def rows(self, index: int, rows: Tensor) -> Tensor:
         """Some rows of one parameter, by its index in the model."""
-        if index not in self.indices:
-            raise MismatchError(
-                f"shard {self.number} does not hold parameter {index}, but {self.indices}"
-            )
-        place = self.indices.index(index)
+        place = self._place_of(index)
         return self._updates.parameters[place].detach()[self.checked_rows(place, rows)]
 
     def state(self) -> dict[int, dict[str, Any]]:
@@ -205,6 +233,7 @@ class Shard:
                 team: {clock: list(push) for clock, push in clocks.items()}
                 for team, clocks in self._staged.items()
             },
+            "early": self._pieces.export(),
             "newest": dict(self._newest),
             "gone": sorted(self._gone),
             "pulled": {team: list(values) for team, values in self._pulled.items()},
@@ -219,6 +248,7 @@ class Shard:
             team: {clock: push_of(push) for clock, push in clocks.items()}
             for team, clocks in exported["staged"].items()
         }
+        self._pieces.load(exported["early"])
         self._updates.load(exported["state"], exported["options"])
 
     def reset(self, values: Sequence[Tensor], applied: int, history: int) -> None:
@@ -233,6 +263,7 @@ class Shard:
             check_fit(value, parameter, name)
         self._set(values, applied, history)
         self._staged.clear()
+        self._pieces.clear()
         self._newest.clear()
         self._pulled = {_BEGINNING: self.values()} if self._compensation else {}
 
@@ -245,13 +276,30 @@ class Shard:
         self.applied, self.history = applied, history
         self._changes.begin_anew(applied)
 
-    def _check(self, team: int, clock: int, push: Push) -> None:
+    def _plain(self, place: int, gradient: Any) -> Gradient:
+        """What was pushed, decoded if it is a message of a codec and is for a place that is there."""
+        if not isinstance(gradient, dict) or place >= len(self.indices):
+            found: Gradient = gradient
+            return found
+        return decoded(gradient, self._updates.parameters[place], self.names[place])
+
+    def _place_of(self, index: int) -> int:
+        if index not in self.indices:
+            raise MismatchError(
+                f"shard {self.number} does not hold parameter {index}, but {self.indices}"
+            )
+        return self.indices.index(index)
+
+    def _check_sender(self, team: int, clock: int) -> None:
         if team < 0 or clock < 0:
             raise MismatchError(
                 f"a push is of a team and a clock from 0 on, not {team} and {clock}"
             )
         if team in self._gone:
             raise MismatchError(f"team {team} is not known any more: it was lost, or has left")
+
+    def _check(self, team: int, clock: int, push: Push, early: Mapping[int, int]) -> None:
+        self._check_sender(team, clock)
         if len(self._staged.get(team, ())) >= MAX_STAGED:
             raise MismatchError(
                 f"team {team} has {MAX_STAGED} pushes that no update has used: nobody pulls from "
@@ -262,6 +310,8 @@ class Shard:
                 f"the push of team {team} has gradients of {len(push.gradients)} parameters; shard "
                 f"{self.number} holds {len(self.indices)}: all workers must train the same model"
             )
+        for index in early:
+            self._place_of(index)
         for gradient, p, name in zip(
             push.gradients, self._updates.parameters, self.names, strict=True
         ):
@@ -311,3 +361,4 @@ class Shard:
         staged = self._staged.get(team, {})
         for old in [c for c in staged if c <= clock]:
             del staged[old]
+        self._pieces.drop(team, clock)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from torch import Tensor
 
-from gangline.paramserver.service.messages import Pulling, PullingState, Pushing
+from gangline.paramserver.service.messages import Pulling, PullingState, Pushing, PushingEarly
 
 if TYPE_CHECKING:
     from gangline.paramserver.service.messages import Answer, Request
@@ -36,7 +36,7 @@ class Traffic:
         size = num_bytes(request) + num_bytes(answer)
         with self._lock:
             moved = self._moved
-            if isinstance(request, Pushing):
+            if isinstance(request, Pushing | PushingEarly):
                 self._moved = moved._replace(pushed=moved.pushed + size)
             elif isinstance(request, Pulling | PullingState):
                 self._moved = moved._replace(pulled=moved.pulled + size)

@@ -10,7 +10,8 @@ message after the other, so where n workers push at once, that takes
 at the server that this is longest for, and so does pulling. That is what a link takes that all of them
 share, and too much where each has a slow link of its own. Copies go on while the next one pushes; of
 several servers, each takes in those of another one, too. Who pushes while the others compute waits for
-its own B alone, as long as the servers keep up. None of this goes on during the backward pass.
+its own B alone, as long as the servers keep up. Of the k units that are pushed, all but the last are
+hidden by the backward pass, as far as that takes; pulls and copies are not.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ def compare_served(
     most = min(len(nodes), MAX_SERVERS)
     counts = [1 << power for power in range(MAX_SERVERS.bit_length()) if 1 << power < most]
     load = _Load(len(plan.nodes), workload.gradient_bytes * workload.compression, replicas)
-    rows = tuple(_cost(network, rates, count, load, apart_s=apart_s) for count in (*counts, most))
+    units = max(1, math.ceil(workload.gradient_bytes / workload.unit_bytes))
+    room = _Room(apart_s, workload.overlap * plan.prediction.compute_s, 1 - 1 / units)
+    rows = tuple(_cost(network, rates, count, load, room) for count in (*counts, most))
     best = min(rows, key=lambda row: (row.asp_step_s, row.bsp_step_s, row.servers))
     return ServedComparison(rows=rows, best=best, apart_s=apart_s)
 
@@ -118,8 +121,21 @@ class _Load(NamedTuple):
     replicas: int
 
 
+class _Room(NamedTuple):
+    """What is computed meanwhile."""
+
+    apart_s: float
+    backward_s: float
+    part: float
+    """Of what is pushed, how much may go on during the backward pass."""
+
+    def hidden_s(self, pushes_s: float) -> float:
+        """How much of so many seconds of pushing is."""
+        return min(self.part * pushes_s, self.backward_s)
+
+
 def _cost(
-    network: Network, rates: Mapping[int, float], count: int, load: _Load, *, apart_s: float
+    network: Network, rates: Mapping[int, float], count: int, load: _Load, room: _Room
 ) -> ServedCost:
     """`rates` are those of the nodes that are looked at."""
     num_bytes, replicas, others = load.num_bytes, load.replicas, load.workers - 1
@@ -147,8 +163,8 @@ def _cost(
         together_s=together_s,
         alone_s=alone_s,
         busy_s=busy_s,
-        bsp_step_s=apart_s + together_s,
-        asp_step_s=max(apart_s + alone_s, busy_s),
+        bsp_step_s=room.apart_s + together_s - (room.hidden_s(pushes_s) if others else 0.0),
+        asp_step_s=max(room.apart_s + alone_s - (room.hidden_s(own_s) if others else 0.0), busy_s),
     )
 
 

@@ -264,7 +264,8 @@ class Crew:
                 ahead.pulled, ahead.served_s = pulled, self._field.now - begun_s
                 self.end_later(ahead, stage, after_s=0.0)
 
-        self.pushing.update(ahead.after.start, end)
+        since_s = ahead.place_s(self.members[0].worker, "backward")
+        self.pushing.update(ahead.after.start, end, since_s=since_s)
 
     def end_later(self, ahead: Round, stage: str, *, after_s: float) -> None:
         """A round ends after so many seconds."""

@@ -2,7 +2,7 @@
 """A simulated team's updates by parameter servers: its leader pushes, waits for its turn, and pulls.
 
 - clock: it waits to hear which update this is.
-- push: the gradient goes to all shards.
+- push: the gradient goes to all shards. That of a worker alone has begun to in its backward pass.
 - forward: the shards' copies get it, too.
 - turn: the coordinator is told, and says when the team may go on.
 - pull: the leader gets the parameters.
@@ -43,6 +43,8 @@ class Pushing:
         """Up to where in the team's order it is computed."""
         self._turn: Turn | None = None
         self._is_fetched = True
+        self._early_s: float | None = None
+        """When what is pushed began to be ready; None: it is pushed at once."""
         self._moving: Serving | None = None
         """The servers that something is on its way to, or from."""
         self._busy_until = self._said_s = 0.0
@@ -105,15 +107,22 @@ class Pushing:
 
     # --- updates ---------------------------------------------------------------------------------
 
-    def update(self, stop: int, then: Callable[[Pulled], None]) -> None:
-        """The gradient of the samples up to `stop` is there; `then` is told where that has led."""
+    def update(self, stop: int, then: Callable[[Pulled], None], *, since_s: float) -> None:
+        """The gradient of the samples up to `stop` is there; `then` is told where that has led.
+
+        The backward pass, in which a worker alone pushes what is ready, began at `since_s`.
+        """
         service, pulled = self.service, self._crew.progress.pulled
         assert service is not None
         if service.update == WORKER:
             pulled = replace(pulled, steps=pulled.steps + 1)
         is_fetched = pulled.steps % service.fetch == 0
         if pulled.steps % service.push == 0:
-            self._start("clock", pulled, stop=stop, then=then, is_fetched=is_fetched)
+            is_early = service.update != WORKER and len(self._crew.members) == 1
+            early_s = since_s if is_early and pulled.clock >= 0 else None
+            self._start(
+                "clock", pulled, stop=stop, then=then, is_fetched=is_fetched, early_s=early_s
+            )
         elif is_fetched:
             self._start("pull", pulled, stop=pulled.pushed, then=then)
         else:
@@ -145,7 +154,9 @@ class Pushing:
         then: Callable[[Pulled], None],
         turn: Turn | None = None,
         is_fetched: bool = True,
+        early_s: float | None = None,
     ) -> None:
+        self._early_s = early_s
         self._stage, self._pulled, self._stop = stage, pulled, stop
         self._then, self._turn, self._is_fetched = then, turn, is_fetched
         self._busy_until, self._is_asked = 0.0, False
@@ -216,7 +227,8 @@ class Pushing:
         leader.withdraw(Unserved)
         self._moving = serving
         if self._stage == "push":
-            return self._rest("forward", servers.push_s(serving, leader.life.row))
+            early_s, self._early_s = self._early_s, None  # where servers are lost, all goes again
+            return self._rest("forward", servers.push_s(serving, leader.life.row, since_s=early_s))
         return self._rest("take", servers.pull_s(serving, leader.life.row))
 
     def _complain(self) -> None:

@@ -7,6 +7,7 @@ and receiving. Servers that are dead, hang, or have not heard of their part do n
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from gangline.simulation.engine.field import Field
     from gangline.simulation.engine.member import Member
     from gangline.spec.serving import Serving, ShardPlace
+
+
+UNIT_BYTES = 4 << 20
+"""Gradients are pushed in units of this size."""
 
 
 class Servers:
@@ -76,9 +81,20 @@ class Servers:
 
     # --- what asking takes -----------------------------------------------------------------------
 
-    def push_s(self, serving: Serving, row: int) -> float:
-        """When all shards have what a worker pushes now."""
-        return self._last_s(serving, lambda place: (row, self._row(place.primary)))
+    def push_s(self, serving: Serving, row: int, *, since_s: float | None = None) -> float:
+        """When all shards have what a worker pushes; all but its last unit was ready by and by.
+
+        Of that, the first was ready at `since_s`. None: all of it is pushed now.
+        """
+
+        def ends(place: ShardPlace) -> tuple[int, int]:
+            return row, self._row(place.primary)
+
+        if since_s is None:
+            return self._last_s(serving, ends)
+        last = 1 / math.ceil(max(1.0, self._field.scenario.model_bytes / UNIT_BYTES))
+        early_s = self._last_s(serving, ends, from_s=since_s, part=1 - last)
+        return max(early_s, self._last_s(serving, ends, part=last))
 
     def forward_s(self, serving: Serving) -> float:
         """When all copies have what was pushed."""
@@ -94,12 +110,20 @@ class Servers:
         """When a worker has what it pulls now."""
         return self._last_s(serving, lambda place: (self._row(place.primary), row))
 
-    def _last_s(self, serving: Serving, ends: Callable[[ShardPlace], tuple[int, int]]) -> float:
+    def _last_s(
+        self,
+        serving: Serving,
+        ends: Callable[[ShardPlace], tuple[int, int]],
+        *,
+        from_s: float | None = None,
+        part: float = 1.0,
+    ) -> float:
         field = self._field
-        num_bytes = field.scenario.model_bytes
+        num_bytes = field.scenario.model_bytes * part
+        sent_s = field.now if from_s is None else from_s
         return max(
             field.network.deliver_s(
-                *ends(place), field.now, num_bytes=num_bytes * _part(serving, number)
+                *ends(place), sent_s, num_bytes=num_bytes * _part(serving, number)
             )
             for number, place in enumerate(serving.shards)
         )

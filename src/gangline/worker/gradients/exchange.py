@@ -141,6 +141,8 @@ class Gradients:
         self._next_hook = -1
         self.takes_rows: Callable[[], bool] = lambda: False
         """Whether sparse gradients are taken: where they travel by their rows."""
+        self.on_unit: Callable[[Unit], None] = lambda unit: None
+        """Is told of each unit whose sum over all members is there, by whichever thread has it."""
         self.spans: UnitSpans | None = None
         """Where it is noted when units are exchanged; None: nobody wants to know of this step."""
         self.unread_size: PassSize | None = None
@@ -616,6 +618,8 @@ class Gradients:
     def _send(self, unit: Unit | None, header: Header | None = None) -> None:
         """Queues the exchange of a unit (None: of a header alone)."""
         if self._communicator.group.size == 1:
+            if unit is not None:
+                self.on_unit(unit)
             unit = None  # what this worker has is the sum
             if header is None:
                 return
@@ -645,6 +649,7 @@ class Gradients:
                     tables.sum_rows(group, table, header)
                 else:
                     all_reduce_unit(group, flat, header, unit=unit.index)
+                    self.on_unit(unit)
 
         send = self._communicator.submit if header is None else self._communicator.finish
         self._exchanges.append(send(exchange))

@@ -83,11 +83,19 @@ class BackwardPasses:
         if self._gradients.has_fired:
             self._windows.end_pass()
         must_exchange = self._gradients.finish_local()
+        self._set_waits_apart()
         gear.clock.computed()
         if must_exchange and gear.handout is not None:
             if not self._gradients.runs_ahead:  # else it is not known yet what was computed
                 gear.weighing.tell(gear.handout, gear.clock.times)
             self._exchange.make(gear.handout)
+
+    def _set_waits_apart(self) -> None:
+        """Parameters that the forward pass had to wait for are no part of computing."""
+        updater = self._gear.mode.strategy.updater
+        if updater is not None:
+            served_s, turn_s = updater.take_waits()
+            self._gear.clock.waited(served_s, turn_s)
 
     def _check(self) -> None:
         """Refuses a pass that counts for no batch, or that somebody else exchanges."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gangline.worker.checks.guard import LayoutGuard
+    from gangline.worker.gradients.layout import Unit
     from gangline.worker.loop.batches import BatchWalk
     from gangline.worker.loop.exchange import StepExchange
     from gangline.worker.loop.gear import Gear
@@ -57,6 +58,7 @@ class OptimizerSteps:
         self._hidden: list[torch.Tensor | None] | None = None
         """The gradients that the present step must not use."""
         self._gradients.takes_rows = self._takes_rows
+        self._gradients.on_unit = self._take_unit
         optimizers = gear.prepared.optimizers
         self._doors = [StepDoor(optimizer, self._make_step) for optimizer in optimizers]
         self._handles = [
@@ -125,6 +127,7 @@ class OptimizerSteps:
             turn_s = updater.update(
                 step_here,
                 rows=self._gradients.rows(),
+                passes=self._gradients.num_exchanged,
                 epoch=handout.epoch,
                 stop=handout.window_stop,
                 samples=handout.total,
@@ -139,6 +142,11 @@ class OptimizerSteps:
     def _takes_rows(self) -> bool:
         updater = self._gear.mode.strategy.updater
         return updater is not None and updater.takes_rows
+
+    def _take_unit(self, unit: Unit) -> None:
+        updater = self._gear.mode.strategy.updater
+        if updater is not None:
+            updater.take_unit(unit, which=self._gradients.num_exchanged)
 
     def _on_begin(
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: dict[str, Any]

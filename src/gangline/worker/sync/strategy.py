@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gangline.spec.position import Position
     from gangline.spec.view import View
     from gangline.worker.gradients.agreement import Agreed, RoundSection
+    from gangline.worker.gradients.layout import Unit
     from gangline.worker.samples.order import Company
 
 
@@ -48,18 +49,27 @@ class Updater(Protocol):
         """Whether gradients may be sparse."""
         ...
 
+    def take_unit(self, unit: Unit, *, which: int) -> None:
+        """A unit of the gradient has its sum, in this backward pass of the step; from any thread."""
+        ...
+
+    def take_waits(self) -> tuple[float, float]:
+        """How many seconds of computing were waiting for parameters, and of these for a turn; once."""
+        ...
+
     def update(
         self,
         step: Callable[[], None],
         *,
         rows: Mapping[int, Tensor],
+        passes: int,
         epoch: int,
         stop: int,
         samples: int,
     ) -> float:
         """The gradient of so many samples is there, up to `stop` in the group's order.
 
-        `step` is the optimizer's own.
+        `step` is the optimizer's own, and the gradient has come of so many backward passes.
         `rows` says which rows of sparse gradients count, by the ids of their parameters. Returns how
         many seconds of it were waiting for a turn. A failure (ExchangeError) breaks the group.
         """

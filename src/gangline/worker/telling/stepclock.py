@@ -93,6 +93,13 @@ class StepClock:
         self.times.turn_s += turn_s
         self._begin()
 
+    def waited(self, served_s: float, turn_s: float) -> None:
+        """Since the last call servers were waited for so long, of it for a turn; not in other laps."""
+        in_lap_s = min(served_s, self._now() - self._mark)
+        self._mark += in_lap_s
+        self.times.served_s += in_lap_s
+        self.times.turn_s += min(turn_s, in_lap_s)
+
     def take(self, samples: int = 0, *, is_drawn: bool = False) -> StepTimes:
         """The times of the step that is over, of so many samples; the next one starts from nothing."""
         times, self.times = self.times, StepTimes()

@@ -39,6 +39,11 @@ class AheadUpdates(ServedUpdates):
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="gangline-ahead")
         self._under_way: Future[Any] | None = None
 
+    @property
+    def _pushes_early(self) -> bool:
+        """Not while the last update is under way: the next has no clock yet."""
+        return False
+
     def _pulled_into(self) -> list[Tensor]:
         self._arrived = copies_of(self._parameters)
         return self._arrived
@@ -48,6 +53,7 @@ class AheadUpdates(ServedUpdates):
         step: Callable[[], None],
         *,
         rows: Mapping[int, Tensor],
+        passes: int,
         epoch: int,
         stop: int,
         samples: int,
@@ -82,7 +88,12 @@ class AheadUpdates(ServedUpdates):
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.result()
-            self.take(self._arrived)
+            self._take()
+
+    def _take(self) -> None:
+        """What was pulled becomes the parameters' value."""
+        for parameter, value in zip(self._parameters, self._arrived, strict=True):
+            parameter.data.copy_(value)
 
     def begin(self, epoch: int) -> None:
         """As without; nothing is under way then."""
@@ -94,12 +105,11 @@ class AheadUpdates(ServedUpdates):
         self._finish()
         super().flush(epoch=epoch, stop=stop)
 
-    def settle(self, epoch: int, *, takes_state: bool) -> list[Tensor]:
+    def settle(self, epoch: int, *, takes_state: bool) -> None:
         """Takes the parameters that have come of the epoch."""
         self._finish()
         super().settle(epoch, takes_state=takes_state)
-        self.take(self._arrived)
-        return copies_of(self._parameters)
+        self._take()
 
     def export(self) -> dict[str, Any]:
         """What a member of the same team needs to go on as this one does."""

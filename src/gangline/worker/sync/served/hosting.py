@@ -7,6 +7,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
+import torch
+
 from gangline.paramserver.service.client import ServiceClient
 from gangline.paramserver.service.server import ServiceHost
 from gangline.paramserver.service.shard import Shard, shard_indices
@@ -87,6 +89,11 @@ class Hosting:
             self.client.keep()  # if nobody ever pulls, this is what there is
         self._thread.start()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody is asked any more."""
+        return self._is_closed.is_set()
+
     def wait_after(self, number: int, timeout_s: float) -> bool:
         """Waits until a newer order of servers is followed than this one; False: in vain."""
         with self._followed:
@@ -97,19 +104,32 @@ class Hosting:
         with self._asking:
             return ask(self.client)
 
+    def begin_to_ask(self, ask: Callable[[ServiceClient], T]) -> T | None:
+        """Begins to ask something; None where that is not possible at this moment."""
+        if not self._asking.acquire(blocking=False):
+            return None
+        try:
+            return ask(self.client)
+        except GanglineError:
+            return None
+        finally:
+            self._asking.release()
+
     def _make_shard(self, number: int) -> Shard:
         service = self._service
         is_worker = service.update == WORKER
-        return Shard(
-            number,
-            self._indices[number],
-            self._parameters,
-            None if is_worker else self._optimizer,
-            names=self._names,
-            mode="differences" if is_worker else "gradients",
-            rate="staleness" if service.rate == "staleness" else "plain",
-            compensation=service.compensation,
-        )
+        # It is made while a pull may be under way, which it must not wait for.
+        with torch._C.DisableTorchFunctionSubclass():
+            return Shard(
+                number,
+                self._indices[number],
+                self._parameters,
+                None if is_worker else self._optimizer,
+                names=self._names,
+                mode="differences" if is_worker else "gradients",
+                rate="staleness" if service.rate == "staleness" else "plain",
+                compensation=service.compensation,
+            )
 
     def _watch(self) -> None:
         while not self._is_closed.wait(_LOOK_S):

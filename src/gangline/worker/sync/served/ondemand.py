@@ -68,10 +68,10 @@ class OnDemandUpdates(ServedUpdates):
         super().begin(epoch)
         self._is_inside, self._failure = True, None
 
-    def settle(self, epoch: int, *, takes_state: bool) -> list[Tensor]:
+    def settle(self, epoch: int, *, takes_state: bool) -> None:
         """Takes the parameters that have come of the epoch, with all rows."""
         self._is_inside = False
-        return super().settle(epoch, takes_state=takes_state)
+        super().settle(epoch, takes_state=takes_state)
 
     def _before(self, index: int, _: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         """A layer is about to look rows up."""
@@ -103,6 +103,7 @@ class OnDemandUpdates(ServedUpdates):
         step: Callable[[], None],
         *,
         rows: Mapping[int, Tensor],
+        passes: int,
         epoch: int,
         stop: int,
         samples: int,
@@ -118,7 +119,9 @@ class OnDemandUpdates(ServedUpdates):
             raise failure
         for index in self._tables:
             self._check_read(index, rows)
-        return super().update(step, rows=rows, epoch=epoch, stop=stop, samples=samples)
+        return super().update(
+            step, rows=rows, passes=passes, epoch=epoch, stop=stop, samples=samples
+        )
 
     def _check_read(self, index: int, rows: Mapping[int, Tensor]) -> None:
         """Refuses a gradient of rows that the layer was not asked for: they may have been old."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The updates of a team that trains by parameter servers.
 
-After the backward pass the team's leader pushes the gradient to the servers, tells the coordinator, and
-waits for its turn; then it pulls the parameters, and hands them to its team. Everything is said under
-the number of the team's clock, so that it can be said again: a push counts once.
+The team's leader pushes the gradient to the servers, what is ready of it while the backward pass goes
+on (`early.py`). It tells the coordinator, and waits for its turn; then it pulls the parameters, and
+hands them to its team. Everything is said under the number of the team's clock, so that it can be said
+again: a push counts once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import torch
 
 from gangline.protocol.messages import END, LAG, Pushed, Turn, Unserved
 from gangline.spec.errors import ExchangeAborted, ServerLost
+from gangline.spec.event import Decision
 from gangline.spec.serving import WORKER
+from gangline.worker.session import now
+from gangline.worker.sync.served.early import EarlyPushes
 from gangline.worker.sync.served.hosting import Hosting
 from gangline.worker.sync.served.links import ServerLinks
 from gangline.worker.sync.served.scaling import unscale
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from gangline.paramserver.service.optimizers import Options
     from gangline.spec.serving import Entry, Service, Serving
     from gangline.spec.view import View
+    from gangline.worker.gradients.layout import Unit
     from gangline.worker.line.client import ControlClient
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
@@ -62,6 +67,7 @@ class ServedUpdates:
         self._names = _names_of(prepared, self._parameters)
         self._links = ServerLinks(session)
         self._hosting: Hosting | None = None
+        self._early = EarlyPushes(self._parameters, self._tell_late)
         self._team = -1
         """For which team it pushes; a worker that enters another one has another object for it."""
         self._epoch = -1
@@ -85,6 +91,11 @@ class ServedUpdates:
         self._local = LocalChanges(self._parameters)
         """Where the worker updates by itself: what it has yet to push."""
         self._sharing = Sharing(session, self._parameters)
+
+    @property
+    def parameters(self) -> Sequence[Tensor]:
+        """Those that are served."""
+        return self._parameters
 
     @property
     def is_leader(self) -> bool:
@@ -153,7 +164,7 @@ class ServedUpdates:
         elif self._local.base:
             self._push_changes(epoch=epoch, stop=stop)
 
-    def settle(self, epoch: int, *, takes_state: bool) -> list[Tensor]:
+    def settle(self, epoch: int, *, takes_state: bool) -> None:
         """All teams have pushed what they had: takes the parameters that have come of it.
 
         And, if it `takes_state`, that of the optimizer. Now, while all wait for each other: later a
@@ -169,12 +180,6 @@ class ServedUpdates:
         self._go_on(turn if self.is_leader else None, pulls=True)
         if (takes_state or turn.takes_state) and self._service.update != WORKER:
             self._state, _ = self._served(lambda client: client.pull_state())
-        return copies_of(self._parameters)
-
-    def take(self, values: Sequence[Tensor]) -> None:
-        """Has these parameters, to the last bit, whatever was added up meanwhile."""
-        for parameter, value in zip(self._parameters, values, strict=True):
-            parameter.data.copy_(value)
 
     def hand_back(self) -> None:
         """The optimizer of this process gets the state that was taken when all settled."""
@@ -194,25 +199,53 @@ class ServedUpdates:
         """Sparse gradients are pushed by their rows."""
         return True
 
+    @property
+    def _pushes_early(self) -> bool:
+        """Whether gradients are pushed while the backward pass goes on."""
+        return self._service.update != WORKER
+
+    def take_unit(self, unit: Unit, *, which: int) -> None:
+        """A unit of the gradient is there in this backward pass of the step; any thread may say so."""
+        hosting, clock = self._hosting, self._clock
+        if hosting is None or clock < 0 or not self._pushes_early or not self.is_leader:
+            return
+
+        def send(
+            gradients: Mapping[int, Tensor], await_ready: Callable[[], None] | None
+        ) -> int | None:
+            return hosting.begin_to_ask(
+                lambda client: client.push_early(clock, gradients, await_ready=await_ready)
+            )
+
+        self._early.push(unit, which=which, clock=clock, send=send)
+
+    def _tell_late(self, reason: str) -> None:
+        numbers = {"worker": float(self._session.place.worker)}
+        self._session.record(Decision(t=now(), what="push_late", reason=reason, numbers=numbers))
+
     def update(
         self,
         step: Callable[[], None],
         *,
         rows: Mapping[int, Tensor],
+        passes: int,
         epoch: int,
         stop: int,
         samples: int,
     ) -> float:
         """The gradient of so many samples is there, up to `stop`; `rows` says what is sparse in it.
 
-        Returns how many seconds were spent in waiting for a turn.
+        It has come of so many backward passes. Returns how many seconds were spent in waiting for a
+        turn.
         """
         self._turn_s = 0.0
         if self._service.update == WORKER:
             self._step(step, rows, epoch=epoch, stop=stop)
         elif unscale(self._optimizer):
             skipped = self._skipped(stop, samples)
-            self._push(self._gradients(rows), epoch=epoch, stop=stop, skipped=skipped)
+            self._push(
+                self._gradients(rows), epoch=epoch, stop=stop, skipped=skipped, passes=passes
+            )
         return self._turn_s
 
     def _skipped(self, stop: int, samples: int) -> int:
@@ -261,16 +294,33 @@ class ServedUpdates:
         skipped: int = 0,
         pulls: bool = True,
         options: Sequence[Options] | None = None,
+        passes: int = 0,
     ) -> Changed:
-        """Pushes, waits for a turn, and pulls; returns what that has written."""
+        """Pushes, waits for a turn, and pulls; returns what that has written.
+
+        Where `passes` are given, what was pushed early in them counts.
+        """
         turn = None
         if self.is_leader:
-            clock = self._own_clock(epoch)
-            _, number = self._served(lambda client: client.push(clock, gradients, options))
+            clock, number = self._deliver(gradients, epoch=epoch, options=options, passes=passes)
             turn = self._say(clock, stop=stop, skipped=skipped, serving=number)
         written = self._go_on(turn, pulls=pulls)
         self._pushed_stop = stop
         return written
+
+    def _deliver(
+        self,
+        gradients: Sequence[Tensor | None],
+        *,
+        epoch: int,
+        options: Sequence[Options] | None = None,
+        passes: int = 0,
+    ) -> tuple[int, int]:
+        """The servers get the gradient: under which clock, and which order of servers has it."""
+        clock = self._own_clock(epoch)
+        early = self._early.counted(clock, passes=passes) if passes else None
+        _, number = self._served(lambda client: client.push(clock, gradients, options, early=early))
+        return clock, number
 
     def _own_clock(self, epoch: int) -> int:
         """The clock of the update that is pushed now: that of the last turn."""
@@ -366,7 +416,7 @@ class ServedUpdates:
 
         def pull(client: ServiceClient) -> tuple[int, int]:
             upto, entries = self._wanted(turn.upto, serving=turn.serving)
-            client.pull(upto, entries)
+            self._pull(client, upto, entries)
             return upto, min(client.pulled_at, default=upto)
 
         (self._known, self._was_read), self._pulled_from = self._served(pull)
@@ -377,6 +427,16 @@ class ServedUpdates:
         if not self._has_log:
             return 0, ()
         return self._wanted(self._known, serving=self._pulled_from)
+
+    def _pull(self, client: ServiceClient, upto: int, entries: Sequence[Entry]) -> None:
+        client.pull(upto, entries)
+
+    def take_waits(self) -> tuple[float, float]:
+        """How long the loop has waited for parameters, and how much of that for a turn; once."""
+        return 0.0, 0.0
+
+    def resume(self) -> None:
+        """The team goes on after a loss."""
 
     def _wanted(self, upto: int, *, serving: int | None = None) -> tuple[int, tuple[Entry, ...]]:
         """Up to where to pull, and the entries that the servers may not know.
@@ -434,8 +494,9 @@ class ServedUpdates:
             except ServerLost as lost:
                 has_complained = True
                 self._line.send(Unserved(number=number, shard=lost.shard, error=str(lost)[:1000]))
-            except ExchangeAborted:
-                pass  # another order of servers is followed
+            except ExchangeAborted:  # another order of servers is followed
+                if hosting.is_closed:
+                    raise
             again_s = time.monotonic() + _AGAIN_S
             while not hosting.wait_after(number, _LOOK_S) and time.monotonic() < again_s:
                 self._line.check_team()

@@ -110,7 +110,7 @@ class TeamMember:
     def resume(self, position: Position) -> None:
         """Stops for the other teams, where the old group had stopped for them."""
         with self._breaking(position):
-            self._team.stop_if_due(position)
+            self._team.resume(position)
 
     def end_epoch(self, position: Position) -> EpochEnd:
         """Waits until all teams are merged; where they part in another way, until they have."""

@@ -37,7 +37,7 @@ from gangline.worker.sync.teams.leaders import Exchange, Leaders, compared
 from gangline.worker.sync.teams.replica import Copy, Replica
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gangline.spec.sync import Sync
     from gangline.spec.view import View
@@ -75,6 +75,7 @@ class Merging:
         assert session.door is not None
         self._client: ControlClient = session.client
         self._session = session
+        self._prepared = prepared
         self._replica = Replica(prepared)
         place = session.place
         self._door, self._place = session.door, place
@@ -416,6 +417,15 @@ class Merging:
         self._mark = (epoch, 0)
         newest = self._common_at(max(self._common, default=0)).values
         self._first, self._common = Common(self._mark, newest), {}
+
+    def leave_out(self, alike: Sequence[torch.Tensor]) -> None:
+        """From now on these parameters are not merged: by their servers all teams have them alike.
+
+        All teams are alike now, and nothing is under way.
+        """
+        self._replica = Replica(self._prepared, alike=alike)
+        self._common = {}
+        self._first = Common(self._mark, self._replica.copy(is_whole=False).values)
 
     def drop(self) -> None:
         """Takes no further part in the round that is under way."""

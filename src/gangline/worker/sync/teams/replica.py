@@ -51,8 +51,10 @@ class Copy:
 class Replica:
     """The tensors that are merged, and how they are read and written."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, *, alike: Sequence[Tensor] = ()) -> None:
+        """`alike` are parameters that all teams have alike when they are merged: they are left out."""
         self._prepared = prepared
+        self._alike = {id(parameter) for parameter in alike}
         tensors = [*self._parameters(), *self._buffers()]
         has_double = any(tensor.dtype == torch.float64 for tensor in tensors)
         self._dtype = torch.float64 if has_double else torch.float32
@@ -122,6 +124,7 @@ class Replica:
             parameter.detach()
             for model in self._prepared.models
             for parameter in model.parameters()
+            if id(parameter) not in self._alike
         ]
 
     def _buffers(self) -> list[Tensor]:

@@ -18,9 +18,10 @@ from gangline.protocol.messages import (
 )
 from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease, TeamOrder
-from gangline.spec.serving import ONDEMAND
+from gangline.spec.serving import IN_FORWARD, ONDEMAND
 from gangline.spec.sync import LOCAL, parse_sync
 from gangline.worker.sync.served.ahead import AheadUpdates
+from gangline.worker.sync.served.forward import ForwardPulls
 from gangline.worker.sync.served.ondemand import OnDemandUpdates
 from gangline.worker.sync.served.updates import ServedUpdates
 from gangline.worker.sync.teams.merging import Merging
@@ -42,6 +43,8 @@ def _kind_of(service: Service) -> type[ServedUpdates]:
     """Who makes the updates that are asked for."""
     if service.ahead:
         return AheadUpdates
+    if service.pull == IN_FORWARD:
+        return ForwardPulls
     return OnDemandUpdates if service.rows == ONDEMAND else ServedUpdates
 
 
@@ -87,6 +90,8 @@ class Teamwork:
         service = self.sync.service
         if service is not None:
             self.served = _kind_of(service)(self._session, self._prepared, service, self._view)
+        if self.served is not None or self._former is not None:
+            self.merging.leave_out([] if self.served is None else self.served.parameters)
 
     # --- samples ---------------------------------------------------------------------------------
 
@@ -146,6 +151,12 @@ class Teamwork:
         if self.sync.kind == LOCAL and self.merging.num_steps >= self.sync.steps:
             self.meet(position, is_end=False)
 
+    def resume(self, position: Position) -> None:
+        """A new group goes on: with what the old one waited for when it broke."""
+        if self.served is not None:
+            self.served.resume()
+        self.stop_if_due(position)
+
     def meet(self, position: Position, *, is_end: bool) -> EpochClosed | None:
         """Stops until all teams are merged; at the end of an epoch, how that ended."""
         self.sync = self.merging.complete(self.sync)
@@ -184,14 +195,11 @@ class Teamwork:
                     self.served.tell(mark[0])
                 return found
             assert isinstance(found, RoundOpened)
-            settled = None
             if self.served is not None:
-                settled = self.served.settle(mark[0], takes_state=self._is_main)
+                self.served.settle(mark[0], takes_state=self._is_main)
             self.merging.begin(found.number, mark, self.sync)
             if is_end or found.is_whole or not self.sync.overlaps:
                 self.sync = self.merging.complete(self.sync)
-            if self.served is not None and settled is not None:
-                self.served.take(settled)
             if not is_end and not self.merging.num_steps:
                 return None
 
