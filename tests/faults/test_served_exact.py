@@ -135,9 +135,11 @@ def _ordered(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _sum(parts: list[tuple[float, Tensor]]) -> Tensor:
-    """Rounded once, where the type is a short one."""
-    first, *others = [weight * gradient.double() for weight, gradient in parts]
-    return sum(others, first).to(parts[0][1].dtype)
+    """Short types are summed in float32 and rounded once, as servers do."""
+    kind = parts[0][1].dtype
+    wide = torch.float32 if kind == torch.bfloat16 else kind
+    first, *others = [weight * gradient.to(wide) for weight, gradient in parts]
+    return sum(others, first).to(kind)
 
 
 def staleness_of(outcome: Outcome, update: UpdateApplied) -> int:
