@@ -248,7 +248,8 @@ def _finish_pull(parts: Parts) -> None:
 def clip(parameters: Any) -> None:
     """As old scripts do: torch does not count what is changed by way of `.data`."""
     for parameter in parameters:
-        parameter.grad.data.clamp_(-0.01, 0.02)
+        if parameter.grad is not None:  # it is there when the window ends
+            parameter.grad.data.clamp_(-0.01, 0.02)
 
 
 def served_clipped(parts: Parts) -> dict[str, Any]:
