@@ -921,8 +921,8 @@ def _find_loop(name: str) -> Any:
 def run_body(setup: Setup, *, is_alone: bool) -> dict[str, Any]:
     """Runs the setup's loop; what it ended with."""
     before = torch.get_default_dtype()
-    parts = Parts(setup, is_alone=is_alone)
     try:
+        parts = Parts(setup, is_alone=is_alone)
         state = _find_loop(setup.loop)(parts)
     finally:
         torch.set_default_dtype(before)

@@ -49,7 +49,13 @@ def test_the_order_stays_when_a_worker_is_lost(tmp_path: Path, order: str, fault
 
 
 def test_a_worker_that_hangs_while_the_order_is_agreed_on_comes_back(tmp_path: Path) -> None:
-    setup = Setup(order="shuffled", epochs=3, wait={11: "worker 1 joined"}, hangs_in_order=(1, 1))
+    setup = Setup(
+        order="shuffled",
+        epochs=3,
+        wait={11: "worker 1 joined"},
+        hangs_in_order=(1, 1),
+        think_s=0.03,  # the new view is on its way meanwhile
+    )
     outcome = run_with(tmp_path, setup, [])
     judge(outcome, setup, [hang(1, 0, "call", 2.8)])
     assert 17 in outcome.steps_of(1), "it takes part in the last step"

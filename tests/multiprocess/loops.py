@@ -55,7 +55,6 @@ class Job:
 
     def __init__(self, problem: Problem, setting: Setting | None) -> None:
         torch.manual_seed(problem.seed)
-        torch.set_default_dtype(torch.float64)
         self.problem = problem
         self.setting = setting
         self.history: list[torch.Tensor] = []
@@ -574,8 +573,9 @@ def loop_looks_and_skips(job: Job) -> None:
 def run_loop(name: str, problem: Problem, setting: Setting | None = None) -> torch.Tensor:
     """The parameters after every update of the loop `loop_<name>`."""
     before = torch.get_default_dtype()
-    job = Job(problem, setting)
+    torch.set_default_dtype(torch.float64)
     try:
+        job = Job(problem, setting)
         globals()[f"loop_{name}"](job)
     finally:
         torch.set_default_dtype(before)

@@ -93,7 +93,7 @@ def test_parts_are_exact_however_workers_overtake_each_other(
 def prepared(**options: object) -> tuple[torch.nn.Module, torch.optim.Optimizer, object]:
     gangline.init()
     job = Job(Problem(samples=240), None)
-    model = mlp()
+    model = mlp().double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     options = {"global_batch": 48, "allocation": "self-scheduled(SS, grain=2)", **options}
     return gangline.prepare(model, optimizer, job.loader(), **options)
