@@ -62,7 +62,7 @@ def test_the_others_wait_for_a_worker_that_lets_none_of_its_threads_run(tmp_path
 
 
 def test_the_main_worker_is_the_main_worker_again_when_it_comes_back(tmp_path: Path) -> None:
-    setup = Setup(epochs=3, wait={10: "worker 0 joined"})
+    setup = Setup(epochs=3, wait={10: "worker 0 joined"}, think_s=0.03)
     faults = [hang(0, 3, "forward", HANG_S)]
     outcome = run_with(tmp_path, setup, faults)
     judge(outcome, setup, faults)

@@ -76,7 +76,7 @@ def test_a_worker_that_comes_back_trains_a_layer_that_was_unfrozen_meanwhile(
 
 @pytest.mark.slow
 def test_a_newcomer_trains_a_layer_that_was_unfrozen_before(tmp_path: Path) -> None:
-    setup = Setup(loop="unfreezing", epochs=5, wait={20: "worker 2 joined"})
+    setup = Setup(loop="unfreezing", epochs=5, wait={20: "worker 2 joined"}, think_s=0.03)
     with LiveJob(tmp_path, setup, workers=2) as job:
         job.await_reported(18)
         job.join()

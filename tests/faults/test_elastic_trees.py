@@ -79,7 +79,7 @@ def test_several_units_are_exchanged_by_tcp_when_a_leader_is_killed(tmp_path: Pa
 def test_a_worker_that_hung_gets_its_old_place_back(
     tmp_path: Path, victim: int, without: str
 ) -> None:
-    setup = Setup(epochs=3, wait={10: f"worker {victim} joined"})
+    setup = Setup(epochs=3, wait={10: f"worker {victim} joined"}, think_s=0.03)
     faults = [hang(victim, 3, "exchange", HANG_S)]
     outcome = run_with(tmp_path, setup, faults, workers=4, structure=RINGS)
     judge(outcome, setup, faults)

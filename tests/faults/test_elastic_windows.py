@@ -53,6 +53,6 @@ def test_a_worker_that_comes_back_is_given_what_was_carried_over(tmp_path: Path,
     # It is put out while it hangs, and copies what the others have when it is back, which are in the
     # next epoch then. Then the only one is killed that might make up for what it lacks: rank 0, whose
     # sum counts.
-    setup = Setup(loop=loop, samples=140, wait={22: "worker 2 joined"})
+    setup = Setup(loop=loop, samples=140, wait={22: "worker 2 joined"}, think_s=0.03)
     faults = [hang(2, 4, "exchange", 2.8), kill(0, 30, "forward")]
     judge(run_with(tmp_path, setup, faults), setup, faults)

@@ -75,7 +75,7 @@ def test_one_goes_on_alone_when_all_others_are_killed(tmp_path: Path) -> None:
 def test_a_worker_that_hangs_in_a_part_is_done_without_and_comes_back(
     tmp_path: Path, place: str
 ) -> None:
-    setup = Setup(allocation=PULLED, epochs=3, wait={10: "worker 1 joined"})
+    setup = Setup(allocation=PULLED, epochs=3, wait={10: "worker 1 joined"}, think_s=0.03)
     faults = [hang(1, 3, place, 2.8)]
     outcome = run_with(tmp_path, setup, faults)
     judge(outcome, setup, faults)

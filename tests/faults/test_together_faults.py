@@ -71,7 +71,8 @@ def test_the_others_go_on_when_a_worker_stops_in(call: str, tmp_path: Path) -> N
         call=call,
         epochs=EPOCHS,
         folder=str(tmp_path),
-        wait={10: "worker 1 joined"},
+        wait={7: "worker 1 joined"},
+        think_s=0.03,  # the new view is on its way while the others finish the epoch
     )
     faults = [hang(1, 6, "call", HANG_S)]
     outcome = run_with(tmp_path, setup, faults)
