@@ -33,14 +33,6 @@ SETUP = Setup(
 )
 
 
-@pytest.fixture
-def double() -> Any:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
 def varied(**changes: Any) -> Setup:
     return Setup(**{**vars(SETUP), **changes})
 

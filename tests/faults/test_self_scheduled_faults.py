@@ -129,7 +129,7 @@ def test_the_step_is_done_again_when_the_coordinator_is_started_again(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_newcomer_pulls_parts_and_a_leaver_does_no_more(tmp_path: Path) -> None:
+def test_a_newcomer_pulls_parts(tmp_path: Path) -> None:
     setup = Setup(allocation=PULLED, epochs=14, think_s=0.002, wait={60: "worker 2 joined"})
     with LiveJob(tmp_path, setup) as job:
         job.await_step(5)
