@@ -8,6 +8,7 @@ import numpy as np
 
 from gangline.control.inputs import MetricsMeasured
 from gangline.control.options import ControlOptions
+from gangline.control.shares.price import RecutPrice
 from gangline.control.shares.speeds import Speeds, unknown_speeds
 from gangline.control.stragglers.oversight import Oversight
 from gangline.control.structure.pace import Pace
@@ -38,6 +39,8 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What the runtime manager knows of the members, and of who was put out."""
     pace: Pace = Pace()
     """What a step is expected to take, and what the last ones took."""
+    price: RecutPrice = RecutPrice()
+    """What a new cut costs."""
 
     @classmethod
     def begin(cls, options: ControlOptions) -> ControlState:

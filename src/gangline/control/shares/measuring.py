@@ -20,7 +20,7 @@ from gangline.control.shares.speeds import observe
 from gangline.control.stragglers.manager import climb
 from gangline.control.stragglers.trouble import notice
 from gangline.control.sync.pace import hint
-from gangline.control.views import FEW_WORKERS, cut, publish
+from gangline.control.views import FEW_WORKERS, cut, next_number, publish
 from gangline.spec.errors import UsageError
 from gangline.spec.event import Decision
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gangline.control.inputs import MetricsMeasured, StepMeasured
+    from gangline.control.shares.price import RecutPrice
     from gangline.control.state import ControlState
     from gangline.planning.allocation.bounds import Floats
 
@@ -59,10 +60,11 @@ def note_step(
     if state.view is None:
         raise UsageError(f"step {event.step} was measured before any worker joined")
     samples, compute_s = _by_rank(state, event)
+    price = _price(state, event, samples, compute_s)
     speeds, factors = observe(state.speeds, samples, compute_s)
     is_newest = event.view == state.view.number
     state = msgspec.structs.replace(
-        state, speeds=speeds, steps_in_view=state.steps_in_view + is_newest
+        state, speeds=speeds, price=price, steps_in_view=state.steps_in_view + is_newest
     )
     changes = _changes(state, factors, event.step, now)
     state, troubles = notice(state, event, now)
@@ -89,6 +91,19 @@ def _by_rank(state: ControlState, event: StepMeasured) -> tuple[NDArray[np.int64
             samples[rank[worker]] = event.samples[i]
             compute_s[rank[worker]] = event.compute_s[i]
     return samples, compute_s
+
+
+def _price(
+    state: ControlState, event: StepMeasured, samples: NDArray[np.int64], compute_s: Floats
+) -> RecutPrice:
+    """What a new cut costs, if this is the first step after one."""
+    if event.view != state.price.view or not np.isfinite(compute_s).any():
+        return state.price
+    return state.price.measured(
+        event.view,
+        step_s=float(np.nanmax(compute_s)),
+        predicted_s=float(state.speeds.predicted_s(samples).max()),
+    )
 
 
 def _question_cut(state: ControlState, step: int, now: float) -> tuple[ControlState, list[Command]]:
@@ -118,12 +133,17 @@ def _rebalance(state: ControlState, step: int, now: float) -> tuple[ControlState
         state = msgspec.structs.replace(state, measurements_behind_cut=observations)
     if recut is None:
         return state, []
+    price = state.price.lost(recut.present_s - recut.predicted_s)
+    state = msgspec.structs.replace(state, price=price)
+    if not price.is_paid:
+        return state, []
+    state = msgspec.structs.replace(state, price=price.cut_anew(next_number(state)))
     return publish(
         state,
         members=state.members,
         shares=recut.shares,
-        reason=_why(state, recut, step),
-        numbers=_numbers(state, recut, step),
+        reason=_why(state, recut, step, price),
+        numbers=_numbers(state, recut, step) | {"price_s": price.price_s},
         now=now,
     )
 
@@ -153,13 +173,20 @@ def _recut_in_turn(
     )
 
 
-def _why(state: ControlState, recut: Recut, step: int) -> str:
+def _why(state: ControlState, recut: Recut, step: int, price: RecutPrice) -> str:
     slow = recut.slowest
     noise = float(np.median(state.speeds.noise))
+    paid = (
+        f"; that steps were longer has cost {price.lost_s:.2g} s, and the new cut costs about "
+        f"{price.price_s:.2g} s"
+        if price.price_s
+        else ""
+    )
     return (
         f"step {step}: worker {state.members[slow]} needs {recut.present_s:.4g} s for its "
         f"{state.shares[slow]} samples; cut anew, a step takes {recut.predicted_s:.4g} s, "
         f"{recut.gain:.0%} less ({recut.least_gain:.0%} at least; step times vary by {noise:.0%})"
+        f"{paid}"
     )
 
 

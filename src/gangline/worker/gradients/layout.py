@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 UNIT_BYTES = 4 << 20
 """Small enough that the first unit leaves early in the backward pass, large enough that the fixed
 cost of an exchange does not count."""
-MAX_UNIT_BYTES, MOST_UNITS = 16 << 20, 32
+MAX_UNIT_BYTES, MOST_UNITS = 16 << 20, 12
 """Units of a large model are larger, up to so much, where there would be more than so many: the thread
-that exchanges them must keep up with the backward pass."""
+that exchanges them must keep up with the backward pass, and each takes Python's lock from it."""
 _LEAST_PART = 0.25
 """A unit with less than this part of what it may hold is not closed, however large the next parameter
 is: biases between large weights would have units of their own."""
 
 
 LARGE_BYTES = 256 << 10
-"""From here on moving a gradient costs more than the call that moves it."""
+"""From here on moving a gradient costs more than the call that moves it, in the memory of the host.
+A GPU takes longer to be asked than to move any of them: there all of a unit are moved together."""
 
 
 class Content(enum.Enum):
@@ -69,7 +70,8 @@ class Slot:
     is_large: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.is_large = self.parameter.numel() * self.parameter.itemsize >= LARGE_BYTES
+        num_bytes = self.parameter.numel() * self.parameter.itemsize
+        self.is_large = num_bytes >= LARGE_BYTES and not self.parameter.is_cuda
 
     @property
     def place(self) -> Tensor:

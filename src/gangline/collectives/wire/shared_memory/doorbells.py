@@ -71,10 +71,13 @@ class Doorbells:
         self._look_first_s = LOOK_S
         close_in_children(self, self._own)
 
-    def barrier(self, timeout_s: float, *, is_first: bool = False) -> None:
+    def barrier(
+        self, timeout_s: float, *, is_first: bool = False, is_quiet: bool = False
+    ) -> None:
         """Returns when all members have come here as often as this one.
 
-        `is_first` says that an operation begins with it.
+        `is_first` says that an operation begins with it; `is_quiet` that another thread of this
+        process has more to do than to wait, so that this one goes to sleep soon.
         """
         self.check()
         self._turn = turn = self._turn + 1
@@ -84,6 +87,8 @@ class Doorbells:
         self.fence()
         if self._late(turn):
             look_s = self._look_first_s if is_first else LOOK_S
+            if is_quiet:
+                look_s = SPIN_S
             has_slept = self.wait(
                 lambda: self._late(turn), on=self._peers, timeout_s=timeout_s, look_s=look_s
             )

@@ -133,7 +133,8 @@ class SharedExchange:
     def receive(self, flat: Flat, source: int) -> None:
         self._parcels.receive(flat, source)
 
-    # For the way over device memory, whose members meet here
+    # For the way over device memory, whose members meet here. Meanwhile another thread gives the
+    # device its work and needs Python's lock for it: so they wait asleep.
 
     def note_device(self) -> None:
         """From the next operation on, this member's tensors are on a GPU."""
@@ -148,12 +149,13 @@ class SharedExchange:
         """Begins a sum whose data is elsewhere: compares what the members do, reduces the header."""
         self._sequence += 1
         words = 0 if header is None else len(header)
-        self._open(Operation(Kind.ALL_REDUCE, self._sequence, dtype, length, words), header)
+        operation = Operation(Kind.ALL_REDUCE, self._sequence, dtype, length, words)
+        self._open(operation, header, is_quiet=True)
         self._half ^= 1
 
     def meet(self) -> None:
         """Returns when all members have come here."""
-        self._barrier()
+        self._barrier(is_quiet=True)
 
     def note_moved(self, num_bytes: int, duration_s: float) -> None:
         """So much was exchanged elsewhere in so long."""
@@ -180,7 +182,9 @@ class SharedExchange:
         words = 0 if header is None else len(header)
         return Operation(kind, self._sequence, flat.code, flat.array.size, words, root)
 
-    def _open(self, operation: Operation, header: Header | None = None) -> None:
+    def _open(
+        self, operation: Operation, header: Header | None = None, *, is_quiet: bool = False
+    ) -> None:
         """The first barrier of an operation: the members compare what they are about to do."""
         records = self._mapping.slots[self._half]
         frame, words = operation.encode(), operation.header_words
@@ -188,7 +192,7 @@ class SharedExchange:
         if header is not None:
             records[self._rank].header[:words] = header
         started = time.perf_counter()
-        self._barrier(is_first=True)
+        self._barrier(is_first=True, is_quiet=is_quiet)
         self._meter.answered(time.perf_counter() - started)
         for peer, record in enumerate(records):
             if record.frame != frame:
@@ -196,8 +200,8 @@ class SharedExchange:
             if header is not None:
                 np.maximum(header, record.header[:words], out=header)
 
-    def _barrier(self, *, is_first: bool = False) -> None:
-        self._doorbells.barrier(self._timeout_s, is_first=is_first)
+    def _barrier(self, *, is_first: bool = False, is_quiet: bool = False) -> None:
+        self._doorbells.barrier(self._timeout_s, is_first=is_first, is_quiet=is_quiet)
 
     def _sum(self, flat: Flat, block: Sum, *, out: Array) -> None:
         """Sums one block, in rank order; this member's own term never left the tensor."""
