@@ -92,6 +92,8 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None
     """The last that was looked at; None where it is not finite: the setting computes wrongly."""
     per_worker: list[float]
+    predicted_per_s: float | None = None
+    """What the job itself expected of the workers that it went on with; None: it did not say."""
     error: str = ""
 
 
@@ -186,7 +188,24 @@ def _taken(
         early_s=options.warm_up,
         loss=losses[-1] if losses else 0.0,
         per_worker=rates,
+        predicted_per_s=_predicted(folder, CELLS[name].batch),
     )
+
+
+def _predicted(folder: Path, batch: int) -> float | None:
+    """The last word of the job on how fast it will be: by its plan, alone, or apart."""
+    found = None
+    for path in folder.glob("run/**/coordinator*.jsonl"):
+        for line in path.read_text().splitlines(keepends=True):
+            event = json.loads(line) if line.endswith("\n") else {}
+            what, numbers = event.get("what"), event.get("numbers", {})
+            if what == "plan" and numbers.get("predicted_s"):
+                found = batch / numbers["predicted_s"]
+            elif what == "exclude" and numbers.get("without_s"):
+                found = batch / numbers["without_s"]
+            elif numbers.get("apart"):
+                found = numbers["apart"]
+    return found
 
 
 def _failed(name: str, contender: str, said: str) -> Taken:
@@ -254,8 +273,8 @@ def measure_cells(options: argparse.Namespace) -> Iterator[str]:
 def table() -> str:
     """One row for each cell and contender."""
     lines = [
-        "| cell | contender | samples/s | × alone | × sum | start-up regret (s) | loss |",
-        "|---|---|---|---|---|---|---|",
+        "| cell | contender | samples/s | × alone | × sum | start-up regret (s) | predicted | loss |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     taken = [one for one in kept() if not one.error]
     for name in CELLS:
@@ -278,7 +297,9 @@ def table() -> str:
                 lost = [one.early_s - one.early_samples / middle["alone"] for one in rates[who]]
                 regret = f"{median(lost):.1f}"
             loss = _shown(rates[who][-1].loss)
-            cells = [name, who, f"{middle[who]:.0f}{spread}", *ratios, regret, loss]
+            said = [one.predicted_per_s for one in rates[who] if one.predicted_per_s]
+            predicted = f"{median(said) / middle[who] - 1:+.0%}" if said and middle[who] else ""
+            cells = [name, who, f"{middle[who]:.0f}{spread}", *ratios, regret, predicted, loss]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

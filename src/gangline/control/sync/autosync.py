@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from statistics import median
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from gangline.spec.sync import FLEXIBLE, IN_STEP, Sync
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gangline.control.sync.pace import Pace
 
 PART_GAIN = 1.25
@@ -32,6 +35,8 @@ class Advice(NamedTuple):
 
     sync: Sync
     reason: str
+    numbers: Mapping[str, float] = MappingProxyType({})
+    """Those behind the reason, as a decision has them."""
 
 
 class SyncWatch:
@@ -68,7 +73,7 @@ class SyncWatch:
             return self._come_together()
         if pace is None or pace.gain < PART_GAIN:
             return None
-        return Advice(Sync(kind=FLEXIBLE, levels=self._levels), f"{pace}: they part")
+        return Advice(Sync(kind=FLEXIBLE, levels=self._levels), f"{pace}: they part", pace.numbers)
 
     def _come_together(self) -> Advice | None:
         if len(self._rounds) < _ROUNDS or len(self._computing) < _STEPS:
@@ -80,4 +85,4 @@ class SyncWatch:
             f"the leaders exchange in {exchange_s:.3g} s, less than {QUICK:.0%} of what a step "
             f"computes, {compute_s:.3g} s: all workers are in step again"
         )
-        return Advice(IN_STEP, reason)
+        return Advice(IN_STEP, reason, {"exchange_s": exchange_s, "compute_s": compute_s})

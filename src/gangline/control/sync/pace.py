@@ -44,6 +44,11 @@ class Pace(NamedTuple):
         """How many times as much would be made apart."""
         return self.apart / self.in_step
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """As a decision has them."""
+        return {"in_step": self.in_step, "apart": self.apart, "exchange_s": self.exchange_s}
+
     def __str__(self) -> str:
         exchange = f"which exchange for {self.exchange_s:.3g} s of each step"
         used = "all" if self.num_used == self.num_workers else f"{self.num_used} of"
@@ -99,10 +104,9 @@ def hint(state: ControlState, now: float) -> tuple[ControlState, list[Say]]:
     if pace is None or pace.gain < HINT_GAIN:
         return state, []
     told = msgspec.structs.replace(state.oversight, has_hinted=True)
-    numbers = {"in_step": pace.in_step, "apart": pace.apart, "exchange_s": pace.exchange_s}
     reason = (
         f"{pace}: run with --sync flexible, or `gangline set RUN_DIR sync flexible` now. The result is "
         "then another one: each group makes steps of its own, with a part of the batch"
     )
-    decision = Decision(t=now, what="hint", reason=reason, numbers=numbers)
+    decision = Decision(t=now, what="hint", reason=reason, numbers=pace.numbers)
     return msgspec.structs.replace(state, oversight=told), [Say(decision=decision)]

@@ -94,7 +94,7 @@ class AutoSync:
     def note_taken(self, advice: Advice) -> None:
         """The workers are switched as was advised."""
         self._kept_for = ""
-        self._say("choose_sync", advice.reason)
+        self._say("choose_sync", advice.reason, **advice.numbers)
 
     def note_refused(self, advice: Advice, error: str) -> None:
         """They cannot be: that is said once. Members and structure may change: it is tried again."""

@@ -71,9 +71,7 @@ class Doorbells:
         self._look_first_s = LOOK_S
         close_in_children(self, self._own)
 
-    def barrier(
-        self, timeout_s: float, *, is_first: bool = False, is_quiet: bool = False
-    ) -> None:
+    def barrier(self, timeout_s: float, *, is_first: bool = False, is_quiet: bool = False) -> None:
         """Returns when all members have come here as often as this one.
 
         `is_first` says that an operation begins with it; `is_quiet` that another thread of this
