@@ -62,6 +62,8 @@ class StepMeasured(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     hop_s: Floats | None = None
     """How long the fastest hop of each worker takes, in any unit that is the same for all; None:
     nobody says, NaN: this worker does not."""
+    waited_s: Floats | None = None
+    """How long each worker waited for its GPU when all of its pass was queued; NaN: it has none."""
     delay_s: Floats | None = None
     """How much later than the first worker's report each one's arrived; None: it was not noted."""
 

@@ -11,6 +11,7 @@ from gangline.control.options import ControlOptions
 from gangline.control.shares.price import RecutPrice
 from gangline.control.shares.speeds import Speeds, unknown_speeds
 from gangline.control.stragglers.oversight import Oversight
+from gangline.control.stragglers.solo import Solo
 from gangline.control.structure.pace import Pace
 from gangline.planning.allocation.bounds import Floats, Shares
 from gangline.spec.view import View
@@ -41,6 +42,8 @@ class ControlState(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What a step is expected to take, and what the last ones took."""
     price: RecutPrice = RecutPrice()
     """What a new cut costs."""
+    solo: Solo = Solo()
+    """Whether the fastest member is better off alone."""
 
     @classmethod
     def begin(cls, options: ControlOptions) -> ControlState:

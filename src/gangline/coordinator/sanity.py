@@ -102,6 +102,8 @@ def _fields(message: FromWorker) -> Iterator[tuple[str, object, bool]]:
             yield "hops", hops, len(hops) <= MAX_WORKERS and all(_is_hop(*hop) for hop in hops)
             for field in ("compute_s", "exchange_s", "other_s"):
                 yield field, getattr(message, field), _is_between(getattr(message, field), _MAX_S)
+            waited_s = message.waited_s
+            yield "waited_s", waited_s, waited_s is None or _is_between(waited_s, _MAX_S)
         case Noted():  # the values may be anything: a loss that is not a number is one, too
             yield "step", message.step, -1 <= message.step <= MAX_COUNT
             yield "view", message.view, -1 <= message.view <= MAX_COUNT

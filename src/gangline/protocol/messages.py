@@ -111,6 +111,8 @@ class Measured(Message, frozen=True, kw_only=True, tag="measured"):
     """Loading and updating; by parameter servers, with all waiting for them."""
     hops: tuple[tuple[int, float], ...] = ()
     """How many seconds a MiB takes to peers, by their rank, where that is known."""
+    waited_s: float | None = None
+    """How long it waited for its GPU when all of its pass was queued; None: it has none to wait for."""
     team: int = -1
     """The team that it is said of; -1: that of all workers, who are in step."""
 

@@ -18,6 +18,7 @@ from gangline.control.shares.rebalance import (
 )
 from gangline.control.shares.speeds import observe
 from gangline.control.stragglers.manager import climb
+from gangline.control.stragglers.solo import try_alone
 from gangline.control.stragglers.trouble import notice
 from gangline.control.sync.pace import hint
 from gangline.control.views import FEW_WORKERS, cut, next_number, publish
@@ -73,8 +74,9 @@ def note_step(
         return state, said
     state, commands, is_excluded = climb(state, event.step, now)
     if not is_excluded:
-        state, recut = _question_cut(state, event.step, now)
-        commands = commands + recut
+        state, trial = try_alone(state, event, now)
+        state, recut = (state, []) if trial else _question_cut(state, event.step, now)
+        commands = commands + trial + recut
     state, hints = hint(state, now)
     return state, said + commands + hints
 

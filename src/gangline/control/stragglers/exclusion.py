@@ -139,7 +139,7 @@ def of_spare(state: ControlState, spare: Spare) -> Prospect:
     if spare.trouble != COMPUTE or len(state.members) == 1:  # nothing shows how that has changed
         longer_s = max(longer_s, spare.exchange_s)
     with_s = max(_compute_s(state, a, b, ceilings), spare.least_now_s)
-    return Prospect(with_s=with_s + longer_s, without_s=without_s)
+    return Prospect(with_s=max(with_s + longer_s, spare.together_s), without_s=without_s)
 
 
 def _compute_s(state: ControlState, a: Floats, b: Floats, ceilings: Shares) -> float:

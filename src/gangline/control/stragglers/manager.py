@@ -35,6 +35,7 @@ from gangline.control.shares.rebalance import SETTLED
 from gangline.control.stragglers.exclusion import find_surplus, of_spare
 from gangline.control.stragglers.ordered import CALL_S, call_ordered
 from gangline.control.stragglers.oversight import (
+    ALONE,
     COMPUTE,
     EXCHANGE,
     LINK,
@@ -69,7 +70,7 @@ GOOD_SHOWINGS = 3
 """Showings in a row that say that a spare would not hold the others up."""
 PAUSES = 1.0
 """A spare is out for so many times `exclusion_cost_s` at least, the first time."""
-TRIALS = {COMPUTE: 150.0, LINK: 15.0, EXCHANGE: 15.0}
+TRIALS = {COMPUTE: 150.0, LINK: 15.0, EXCHANGE: 15.0, ALONE: 150.0}
 """After so many times `exclusion_cost_s` it is tried, whatever it shows. Nothing travels over the link
 of a spare, so who had trouble with that can show itself by being tried only."""
 TRIAL_STEPS = 700
@@ -109,7 +110,7 @@ def note_spare(
     first = spare.first_slowdown or event.slowdown
     spare = msgspec.structs.replace(spare, slowdown=event.slowdown, first_slowdown=first)
     prospect = of_spare(state, spare)
-    is_costly = spare.trouble == EXCHANGE
+    is_costly = spare.trouble in (EXCHANGE, ALONE)
     is_good = prospect.return_gain > (EXCLUSION_GAIN if is_costly else -state.options.minimum_gain)
     is_good &= bool(state.speeds.observed.all())  # else it is compared with nothing
     spare = msgspec.structs.replace(spare, num_good=spare.num_good + 1 if is_good else 0)
@@ -211,15 +212,18 @@ def _lower_rate(
 
 
 def exclude(
-    state: ControlState, found: Selection, step: int, now: float
+    state: ControlState, found: Selection, step: int, now: float, *, trial: str = ""
 ) -> tuple[ControlState, list[Command]]:
-    """A view without these members, which holds at once: nobody waits for their present step."""
+    """A view without these members, which holds at once: nobody waits for their present step.
+
+    `trial` says why, where nothing is wrong with them, and it is tried whether steps get shorter.
+    """
     workers, oversight = tuple(state.members[rank] for rank in found.leaving), state.oversight
     decisions = [
         Decision(
             t=now,
             what="exclude",
-            reason=f"step {step}: {why_excluded(state, found, rank)}",
+            reason=f"step {step}: {trial or why_excluded(state, found, rank)}",
             numbers=exclusion_numbers(state, found, rank, step),
         )
         for rank in found.leaving
@@ -228,7 +232,8 @@ def exclude(
     times = {worker: oversight.exclusions.get(worker, 0) + 1 for worker in workers}
     after = fewer.oversight
     for rank, worker in zip(found.leaving, workers, strict=True):
-        spare = _spare(state, rank, found.prospect, times=times[worker], now=now)
+        trouble = ALONE if trial else trouble_of(state, rank, found.prospect)
+        spare = _spare(state, rank, found.prospect, trouble=trouble, times=times[worker], now=now)
         after = after.with_spare(spare)
     after = msgspec.structs.replace(
         after,
@@ -250,12 +255,15 @@ def exclude(
     return fewer, [*(Say(decision=decision) for decision in decisions), *commands]
 
 
-def _spare(state: ControlState, rank: int, prospect: Prospect, *, times: int, now: float) -> Spare:
+def _spare(
+    state: ControlState, rank: int, prospect: Prospect, *, trouble: str, times: int, now: float
+) -> Spare:
     oversight = state.oversight
-    trouble = trouble_of(state, rank, prospect)
     cost_s = state.options.exclusion_cost_s
     trial_s = TRIALS[trouble] * cost_s
-    if trouble != COMPUTE and not oversight.in_trouble[LINK][rank]:  # it is what its links are
+    if (
+        trouble in (LINK, EXCHANGE) and not oversight.in_trouble[LINK][rank]
+    ):  # it is what its links are
         trial_s = max(trial_s, TRIAL_STEPS * (prospect.with_s - prospect.without_s))
     trial_s = 2 * oversight.trials.get(state.members[rank], trial_s / 2)
     speeds = state.speeds
@@ -271,6 +279,7 @@ def _spare(state: ControlState, rank: int, prospect: Prospect, *, times: int, no
         least_s=float(takes_s) if trouble == COMPUTE else 0.0,
         is_changed=bool(oversight.slowdown(speeds, state.shares)[rank] > SLOWER),
         exchange_s=oversight.recent_exchange_s,
+        together_s=prospect.with_s if trouble == ALONE else 0.0,
         max_samples=int(state.max_samples[rank]),
         since_s=now,
         pause_s=min(PAUSES * cost_s * 2 ** (times - 1), MAX_PAUSE_S),

@@ -23,6 +23,8 @@ COMPUTE, LINK, LINE = "compute", "link", "line"
 coordinator."""
 EXCHANGE = "exchange"
 """Why a worker is left out that is in no trouble: exchanging with it costs more than it computes."""
+ALONE = "alone"
+"""Why a worker is left out while another one is tried alone, and after that where it is better so."""
 ORDER = "order"
 """Why a worker is left out that an operator keeps out: it comes back when an operator wants it."""
 LATELY = 5
@@ -38,7 +40,7 @@ class Spare(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: int
     trouble: str
-    """Why it was put out: `compute`, `link`, `exchange` or `order`."""
+    """Why it was put out: `compute`, `link`, `exchange`, `alone` or `order`."""
     fixed_s: float
     per_sample_s: float
     """a and b of its steps, as they were when it was prepared."""
@@ -48,6 +50,8 @@ class Spare(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was faster before, and not as slow as that all the time."""
     exchange_s: float
     """How long exchanging took while it took part."""
+    together_s: float = 0.0
+    """What a step took with it, where that is known better than it can be predicted; else 0."""
     max_samples: int
     since_s: float
     pause_s: float

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gangline.control.stragglers.exclusion import least_possible_s
-from gangline.control.stragglers.oversight import COMPUTE, EXCHANGE, LINK, SLOWER
+from gangline.control.stragglers.oversight import ALONE, COMPUTE, EXCHANGE, LINK, SLOWER
 from gangline.spec.event import Decision
 
 if TYPE_CHECKING:
@@ -84,11 +84,12 @@ def return_decision(
 ) -> Decision:
     """That a spare is asked back, and why."""
     shown = f"worker {spare.worker} shows {spare.slowdown:.2f} times its first time"
-    then = (
-        f"with it a step takes {prospect.with_s:.4g} s instead of {prospect.without_s:.4g} s"
-        if is_shown
-        else f"it is tried after {out_s:.0f} s ({spare.trouble} trouble)"
-    )
+    if is_shown:
+        then = f"with it a step takes {prospect.with_s:.4g} s instead of {prospect.without_s:.4g} s"
+    elif spare.trouble == ALONE:
+        then = f"it is taken back after {out_s:.0f} s in which another one was alone"
+    else:
+        then = f"it is tried after {out_s:.0f} s ({spare.trouble} trouble)"
     return Decision(
         t=now,
         what="take_back",

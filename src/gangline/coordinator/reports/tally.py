@@ -45,8 +45,8 @@ class _OpenStep:
         self.num_known = 0
         self.view = np.full(count, -1, dtype=np.int64)
         self.samples = np.zeros(count, dtype=np.int64)
-        self.compute_s, self.exchange_s, self.other_s, self.arrived_s = np.full(
-            (4, count), math.nan
+        self.compute_s, self.exchange_s, self.other_s, self.arrived_s, self.waited_s = np.full(
+            (5, count), math.nan
         )
         self.hops: list[_Hops] = []
 
@@ -59,6 +59,7 @@ class _OpenStep:
         self.view[rank], self.samples[rank] = report.view, report.samples
         self.compute_s[rank], self.exchange_s[rank] = report.compute_s, report.exchange_s
         self.other_s[rank], self.arrived_s[rank] = report.other_s, now
+        self.waited_s[rank] = math.nan if report.waited_s is None else report.waited_s
         if report.hops:
             peers = np.array([peer for peer, _ in report.hops], dtype=np.int64)
             hop_s = np.array([seconds for _, seconds in report.hops])
@@ -87,6 +88,7 @@ class _OpenStep:
             exchange_s=float(self.exchange_s[known].min()),
             step_s=float(np.median(took_s)),
             delay_s=self.arrived_s - self.arrived_s[known].min(),
+            waited_s=self.waited_s if np.isfinite(self.waited_s).any() else None,
             hop_s=self._fastest_hops(),
         )
 

@@ -17,6 +17,7 @@ changes beyond that is agreed in the header and exchanged after it: late, but ne
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -134,6 +135,7 @@ class Gradients:
         """Whether a pass inside of `no_sync` has left something that was not exchanged since."""
         self._is_void = False
         self._num_done = 0
+        self._waited_s: float | None = None
         self._devices = {unit.device for unit in self._units}
         self._streams = SideStreams()
         self._lock = threading.Lock()  # autograd has a thread per device, each with its hooks
@@ -187,7 +189,15 @@ class Gradients:
     def await_devices(self) -> None:
         """Waits until what was queued is computed, unless nobody needs to know when."""
         if not self.runs_ahead:
+            started_s = time.perf_counter()
             wait_for(self._devices)
+            if any(map(is_queued, self._devices)):
+                self._waited_s = (self._waited_s or 0.0) + time.perf_counter() - started_s
+
+    def take_wait(self) -> float | None:
+        """How long devices were waited for since the last call; None: there were none to wait for."""
+        waited_s, self._waited_s = self._waited_s, None
+        return waited_s
 
     def stop(self) -> None:
         """The epoch is over: no batch is there that a gradient could count for."""

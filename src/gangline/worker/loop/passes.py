@@ -84,6 +84,7 @@ class BackwardPasses:
             self._windows.end_pass()
         must_exchange = self._gradients.finish_local()
         self._set_waits_apart()
+        gear.clock.awaited(self._gradients.take_wait())
         gear.clock.computed()
         if must_exchange and gear.handout is not None:
             if not self._gradients.runs_ahead:  # else it is not known yet what was computed

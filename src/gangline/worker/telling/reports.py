@@ -106,6 +106,7 @@ def _tell_coordinator(
             exchange_s=times.exchange_s,
             other_s=times.data_s + times.update_s + times.served_s,
             hops=_hops(session),
+            waited_s=times.waited_s,
         )
     )
     if probe is not None:

@@ -29,6 +29,8 @@ class StepTimes:
     """Pushing to parameter servers, waiting for a turn, and pulling from them."""
     turn_s: float = 0.0
     """Of that, waiting for a turn."""
+    waited_s: float | None = None
+    """Of computing, waiting for a device to do what this thread has queued; None: it did not."""
 
     @property
     def total_s(self) -> float:
@@ -99,6 +101,11 @@ class StepClock:
         self._mark += in_lap_s
         self.times.served_s += in_lap_s
         self.times.turn_s += min(turn_s, in_lap_s)
+
+    def awaited(self, seconds: float | None) -> None:
+        """A device was waited for so long at the end of a pass; None: there is none to wait for."""
+        if seconds is not None:
+            self.times.waited_s = (self.times.waited_s or 0.0) + seconds
 
     def take(self, samples: int = 0, *, is_drawn: bool = False) -> StepTimes:
         """The times of the step that is over, of so many samples; the next one starts from nothing."""
