@@ -10,6 +10,7 @@ LOCAL, HOSTS = "local", "hosts"
 ENGINES = (
     LOCAL,
     HOSTS,
+    "mpi",
 )
 """All engines by name. The options of one are the part of `RunConfig` that has its name."""
 
