@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.worker.place import Place
-from gangline.worker.started import by_gangline, torchrun
+from gangline.worker.started import by_gangline, mpi, slurm, torchrun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 RECOGNISERS: tuple[Recogniser, ...] = (
     by_gangline,
     torchrun,
+    mpi,
+    slurm,
 )
 """Who is asked, in this order: a launcher goes before those that it may have been started by."""
 
