@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from gangline.cli.flags.engines.mpi import MpiFlags
+from gangline.cli.flags.engines.slurm import SlurmFlags
 from gangline.cli.flags.groups import grouped
 from gangline.cli.flags.tls_options import TlsFlags
 from gangline.cli.output import JsonFlag, err, out, print_json, say
@@ -61,6 +62,7 @@ def run(
     survival: SurvivalFlags,
     hosts: HostFlags,
     mpi: MpiFlags,
+    slurm: SlurmFlags,
     place: FolderFlags,
     tools: ToolFlags,
     show_output: Annotated[
@@ -82,7 +84,7 @@ def run(
     """Run a script by several workers, which may be unlike: on this machine, or on others."""
     program = find_program(script, arguments, module, verb="run")
     config = configured(
-        place.config, exchange, survival, hosts, mpi, place, cluster=cluster, tls=tls
+        place.config, exchange, survival, hosts, mpi, slurm, place, cluster=cluster, tls=tls
     )
     hosts.check(cluster, on=config.on)
     targets = tools.targets()

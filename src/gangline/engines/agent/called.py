@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STDIN = "-"
+_NODE = "SLURMD_NODENAME"
+"""What Slurm calls this node, whose host name may be another one."""
 _DIAL_S = 30.0
 _MAX_BYTES = 1 << 20
 _MAX_NAME = 60
@@ -49,12 +51,15 @@ def call(source: str, *, name: str | None) -> None:
     here = msgspec.structs.replace(describe(), seen_from=seen_from, seen_at=None)
     os.environ.update(device_of(ranks, os.environ, num_devices=here.devices))
     channel: SocketChannel[FromLauncher] = SocketChannel(connection, FromLauncher)
-    slots = 0 if ranks is None else ranks.size
-    place = name or place_of(ranks, socket.gethostname())
-    channel.send(Call(secret=invitation.secret, name=place, slots=slots))
+    rank, slots = (0, 0) if ranks is None else (ranks.rank, ranks.size)
+    place = name or place_of(ranks, os.environ.get(_NODE) or socket.gethostname())
+    channel.send(Call(secret=invitation.secret, name=place, rank=rank, slots=slots))
     channel.send(here)
+    agent = Agent(channel, beside=1 if ranks is None else ranks.local_size)
+    # Engines say so when a place is to be given back: the workers leave their job first.
+    signal.signal(signal.SIGTERM, lambda number, frame: agent.depart())
     with contextlib.closing(connection):
-        Agent(channel, beside=1 if ranks is None else ranks.local_size).run(connection.fileno())
+        agent.run(connection.fileno())
 
 
 def place_of(ranks: Ranks | None, hostname: str) -> str:
