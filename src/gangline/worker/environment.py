@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gangline.protocol.launch import Launch
+from gangline.protocol.pods import find_pod
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,8 +30,10 @@ class TorchRun:
 
 
 def find_launch(environment: Mapping[str, str]) -> Launch | TorchRun | None:
-    """What the environment says: `gangline run`, `torchrun`, or (None) a plain script."""
+    """What the environment says: `gangline run`, a pod, `torchrun`, or (None) a plain script."""
     launch = Launch.from_environment(environment)
+    if launch is None:
+        launch = find_pod(environment)
     if launch is not None:
         return launch
     if not all(name in environment for name in _TORCHRUN_VARIABLES):

@@ -126,11 +126,12 @@ def launch(
     greeting: Greeting = lambda: (),
     with_report: bool = False,
     make_engine: Callable[[Watcher], Engine] | None = None,
+    left_exit_code: int = 0,
 ) -> None:
     """Runs a job and tells about it; ends the command with the job's exit code.
 
     The `greeting` is shown as soon as it says something. One that `is_quiet` tells how it ended where
-    that was not well.
+    that was not well. The `left_exit_code` is that of workers that left because this machine ends.
     """
     console = err() if as_json else out()
     with (
@@ -155,4 +156,5 @@ def launch(
         # The output that was shown has the traceback already.
         is_shown = result.cause is not None and screen.has_shown(result.cause.worker)
         print_end(job, result, show_traceback=not is_shown, with_report=with_report)
-    raise typer.Exit(result.exit_code)
+    has_left = result.has_departed and result.exit_code == 0
+    raise typer.Exit(left_exit_code if has_left else result.exit_code)
