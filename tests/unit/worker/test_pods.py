@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gangline.protocol.launch import Launch
 from gangline.protocol.pods import find_pod
 from gangline.spec.errors import UsageError
 from gangline.worker.environment import find_launch
+from gangline.worker.started.by_gangline import ByGangline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,8 +29,9 @@ def environment(mount: Path, place: str = PLACE) -> dict[str, str]:
 
 def test_a_pod_with_the_secret_is_a_worker(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t" * 32)
-    found = find_launch(environment(tmp_path))
-    assert isinstance(found, Launch)
+    started = find_launch(environment(tmp_path))
+    assert isinstance(started, ByGangline)
+    found = started.launch
     assert found.run == "digits"
     assert found.coordinator == f"ws://{PLACE}"
     assert found.token_file == str(tmp_path / "token")
