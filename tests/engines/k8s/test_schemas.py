@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 yaml = pytest.importorskip("yaml", reason="`make test-engines` installs PyYAML")
 pytest.importorskip("kubernetes_validate", reason="`make test-engines` installs it")
-VERSIONS = ("1.34", "1.37")
+VERSIONS = ("1.33", "1.37")
 
 
 def written(folder: Path, *flags: str) -> Path:

@@ -11,7 +11,7 @@ import pytest
 
 from gangline.cli.main import run_command
 from gangline.engines.kubernetes.asked import KubernetesJob, PodResources, name_from, parse_nodes
-from gangline.engines.kubernetes.manifests import LEFT, manifests
+from gangline.engines.kubernetes.manifests import DISRUPTED, LEFT, manifests
 from gangline.engines.kubernetes.secrets import JobSecrets
 from gangline.engines.kubernetes.trainjob import trainjob_manifests
 from gangline.engines.kubernetes.yaml_text import documents
@@ -70,7 +70,7 @@ def test_a_pod_that_leaves_is_not_counted_and_has_time_to() -> None:
     assert {"containerName": "worker", "operator": "In", "values": [LEFT]} in [
         rule.get("onExitCodes") for rule in ignored
     ]
-    assert [{"type": "DisruptionTarget"}] in [rule.get("onPodConditions") for rule in ignored]
+    assert [DISRUPTED] in [rule.get("onPodConditions") for rule in ignored]
 
 
 def test_what_the_user_wrote_is_not_taken_for_a_variable() -> None:

@@ -21,6 +21,8 @@ LEFT = 143
 WORKER = "worker"
 STATE = "/var/lib/gangline"
 """Where run folders are in a pod."""
+DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
+"""What Kubernetes says of a pod that it takes away itself."""
 _POD_NAME = "POD_NAME"
 _RETRIES = 6
 _WAIT_S = 600
@@ -109,7 +111,7 @@ def workers(job: KubernetesJob) -> Manifest:
         "successPolicy": {"rules": [{"succeededCount": job.min_nodes}]},
         "podFailurePolicy": {
             "rules": [
-                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+                {"action": "Ignore", "onPodConditions": [DISRUPTED]},
                 {
                     "action": "Ignore",
                     "onExitCodes": {"containerName": WORKER, "operator": "In", "values": [LEFT]},

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "local": "gangline.launch.engines.local",
     "hosts": "gangline.launch.engines.hosts",
+    "ray": "gangline.launch.engines.ray.engine",
+    "k8s": "gangline.launch.engines.kubernetes",
 }
 """Where the `ENGINE` of each is; the names are those of `spec.engines.engine.ENGINES`."""
 

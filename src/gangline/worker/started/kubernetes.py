@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod of Kubernetes whose script is run by itself: its mounted Secret says which job it belongs to."""
+"""A pod of Kubernetes whose script is run by itself: its mounted Secret names the job."""
 
 from __future__ import annotations
 
