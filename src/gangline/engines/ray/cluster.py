@@ -78,12 +78,15 @@ class Room(NamedTuple):
         return f"{self.nodes} nodes with room for {self.now} workers"
 
 
-def room_for(bundle: Mapping[str, float]) -> Room:
-    """What the nodes that live have, whoever uses it at present."""
+def room_for(bundle: Mapping[str, float], *, spare_cpus: int = 0) -> Room:
+    """What the nodes that live have, whoever uses it at present; so many CPUs are left to others."""
     import ray
 
-    nodes = [one for one in ray.nodes() if one["Alive"]]
-    return Room(sum(_fits(one["Resources"], bundle) for one in nodes), len(nodes))
+    nodes = [dict(one["Resources"]) for one in ray.nodes() if one["Alive"]]
+    # The node with the most of them has them left over most easily.
+    for resources in sorted(nodes, key=lambda one: one.get("CPU", 0.0))[-1:]:
+        resources["CPU"] = max(0.0, resources.get("CPU", 0.0) - spare_cpus)
+    return Room(sum(_fits(resources, bundle) for resources in nodes), len(nodes))
 
 
 def draining_nodes() -> frozenset[str]:

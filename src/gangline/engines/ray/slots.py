@@ -31,12 +31,24 @@ class Slots:
     """All places of one job. Closed, nothing is left of them in the cluster."""
 
     def __init__(
-        self, config: RayConfig, *, least: int, most: int | None, services: Mapping[str, Service]
+        self,
+        config: RayConfig,
+        *,
+        least: int,
+        most: int | None,
+        services: Mapping[str, Service],
+        runtime_env: Any = None,
+        spare_cpus: int = 0,
     ) -> None:
-        """With no `most`, there are as many as all nodes together have room for."""
+        """With no `most`, there are as many as all nodes together have room for.
+
+        Beyond the `least`, so many CPUs are left to others: data sets are computed by tasks.
+        """
         self._config = config
         self._least, self._most = least, most
         self._services = dict(services)
+        self._runtime_env = runtime_env or None
+        self.spare_cpus = spare_cpus
         self._group: Any = None
         self._coming: dict[int, tuple[Any, Future[str]]] = {}
         self._lines: dict[int, tuple[ActorLine, str]] = {}
@@ -50,6 +62,8 @@ class Slots:
     def target(self) -> int:
         """How many places there are to be at present."""
         wanted = self.room.now if self._most is None else self._most
+        if self.spare_cpus:
+            wanted = min(wanted, self.room.now)
         return min(MAX_SLOTS, max(self._least, wanted))
 
     def open(self) -> None:
@@ -66,7 +80,7 @@ class Slots:
         if now - self._looked_s < _LOOK_S:
             return
         self._looked_s = now
-        self.room = room_for(self._config.bundle)
+        self.room = room_for(self._config.bundle, spare_cpus=self.spare_cpus)
         draining = draining_nodes()
         for line, node in self._lines.values():
             if node in draining:
@@ -124,6 +138,7 @@ class Slots:
                 resources=asked.resources or None,
                 scheduling_strategy=strategy,
                 max_restarts=0,
+                runtime_env=self._runtime_env,
             )
             .remote(self._services)
         )

@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import threading
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gangline.engines.ray.services.framing import SOCKET_VARIABLE, Answer, Request, receive, send
 
@@ -60,7 +60,7 @@ class Desk:
             while True:
                 self._answer(file)
 
-    def _answer(self, file: IO[bytes]) -> None:
+    def _answer(self, file: Any) -> None:
         request, given = receive(file, Request)
         data: Any = b""
         try:

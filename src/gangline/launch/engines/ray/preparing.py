@@ -7,7 +7,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -47,10 +47,19 @@ def prepared_in_ray(
     tell: Tell,
     files: Callable[[], Iterator[File]],
     services: Mapping[str, Service],
+    runtime_env: Any = None,
+    spare_cpus: int = 0,
 ) -> Iterator[PreparedRun]:
     """The job of the actors that come; all are ended with the context."""
     asked = config.hosts
-    slots = Slots(config.ray, least=asked.min_workers, most=asked.max_workers, services=services)
+    slots = Slots(
+        config.ray,
+        least=asked.min_workers,
+        most=asked.max_workers,
+        services=services,
+        runtime_env=runtime_env,
+        spare_cpus=spare_cpus,
+    )
     name, folder = make_run_dir(
         Path(program.name),
         name=config.run or None,
@@ -95,9 +104,10 @@ def _seat(
 def _check_room(slots: Slots, config: RunConfig) -> None:
     """Refuses what no node has room for, unless somebody waits for nodes to come."""
     least = config.hosts.min_workers
+    left = " beside the tasks that compute the data sets" if slots.spare_cpus else ""
     if slots.room.now < least and not config.hosts.wait_s:
         raise LaunchError(
-            f"the Ray cluster has {slots.room}, and it takes {least} (--min-workers) with "
+            f"the Ray cluster has {slots.room}{left}, and it takes {least} (--min-workers) with "
             f"{_listed(config.ray.bundle)} each: add nodes (`ray start --address …`), ask for less "
             "(--min-workers, --ray-cpus, --ray-gpus), or wait for an autoscaler (--wait SECONDS)"
         )
