@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from gangline.cli.flags.engines.mpi import MpiFlags
 from gangline.cli.flags.engines.ray import RayFlags
+from gangline.cli.flags.engines.slurm import SlurmFlags
 from gangline.cli.flags.groups import grouped
 from gangline.cli.flags.tls_options import TlsFlags
 from gangline.cli.output import JsonFlag, err, out, print_json, say
@@ -60,6 +62,8 @@ def run(
     tls: TlsFlags,
     survival: SurvivalFlags,
     hosts: HostFlags,
+    mpi: MpiFlags,
+    slurm: SlurmFlags,
     ray: RayFlags,
     place: FolderFlags,
     tools: ToolFlags,
@@ -82,7 +86,16 @@ def run(
     """Run a script by several workers, which may be unlike: on this machine, or on others."""
     program = find_program(script, arguments, module, verb="run")
     config = configured(
-        place.config, exchange, survival, hosts, ray, place, cluster=cluster, tls=tls
+        place.config,
+        exchange,
+        survival,
+        hosts,
+        mpi,
+        slurm,
+        ray,
+        place,
+        cluster=cluster,
+        tls=tls,
     )
     hosts.check(cluster, on=config.on)
     targets = tools.targets()

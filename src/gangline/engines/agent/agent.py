@@ -56,8 +56,10 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 class Agent:
     """One launcher's workers on this host."""
 
-    def __init__(self, channel: Channel[FromLauncher]) -> None:
+    def __init__(self, channel: Channel[FromLauncher], *, beside: int = 1) -> None:
+        """`beside` is how many agents of the launcher share this machine, with this one."""
         self._channel = channel
+        self._beside = beside
         self._place: HostPlace | None = None
         self._engine: LocalEngine | None = None
         self._tails: Tails | None = None
@@ -65,6 +67,16 @@ class Agent:
         self._examination: Examination | None = None
         self._heard_s = self._beat_s = time.monotonic()
         self._is_over = False
+        self._num_asked = 0
+        self._is_departing = False
+
+    def depart(self) -> None:
+        """This place is given back: workers leave their job, and then the agent ends. A handler.
+
+        Who asks twice does not want to wait.
+        """
+        self._num_asked += 1
+        self._is_over = self._num_asked > 1
 
     def run(self, descriptor: int) -> None:
         """Until the launcher says so, or is gone."""
@@ -74,11 +86,20 @@ class Agent:
                 for message in self._channel.receive():
                     self._heard_s = time.monotonic()
                     self._do(message)
+                self._look_whether_departing()
                 self._tell()
         except GanglineError as error:
             self._channel.send(Unfit(reason=str(error)))
         finally:
             self._end()
+
+    def _look_whether_departing(self) -> None:
+        if self._num_asked and not self._is_departing:
+            self._is_departing = True
+            if self._engine is not None:
+                self._engine.ask_to_end()
+        if self._is_departing and (self._engine is None or not self._engine.running):
+            self._is_over = True
 
     def _is_deserted(self) -> bool:
         return self._channel.is_closed or time.monotonic() - self._heard_s > SILENCE_S
@@ -129,7 +150,8 @@ class Agent:
         assert self._engine is not None
         assert self._tails is not None
         base = {**os.environ, **start.environment}
-        threads = thread_environment(base, speeds=(1.0,) * start.neighbours, cores=count_cores())
+        num_workers = start.neighbours * self._beside
+        threads = thread_environment(base, speeds=(1.0,) * num_workers, cores=count_cores())
         worker = start.launch.worker
         self._engine.add(
             WorkerCommand(

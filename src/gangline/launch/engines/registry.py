@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "local": "gangline.launch.engines.local",
     "hosts": "gangline.launch.engines.hosts",
+    "mpi": "gangline.launch.engines.mpi",
+    "slurm": "gangline.launch.engines.slurm",
     "ray": "gangline.launch.engines.ray.engine",
     "k8s": "gangline.launch.engines.kubernetes",
 }

@@ -11,6 +11,8 @@ RAY, KUBERNETES = "ray", "k8s"
 ENGINES = (
     LOCAL,
     HOSTS,
+    "mpi",
+    "slurm",
     RAY,
     KUBERNETES,
 )

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags of each engine, in a group of its own."""
+"""The flags of engines, one module for each."""
