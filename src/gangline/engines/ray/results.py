@@ -14,7 +14,7 @@ SERVICE = "results"
 class Keeping(NamedTuple):
     """Which checkpoints are kept: all, or so many, by a metric or the newest."""
 
-    count: int | None = None
+    most: int | None = None
     attribute: str | None = None
     is_max: bool = True
 
@@ -39,7 +39,7 @@ class Results:
         """One more; the checkpoints that nobody needs from here on."""
         self._reports.append(Report(metrics, checkpoint))
         kept = [one for one in self._reports if one.checkpoint]
-        most = self._keeping.count
+        most = self._keeping.most
         if most is None or len(kept) <= most:
             return []
         # The newest stays: it is what a job that is broken off goes on from.
