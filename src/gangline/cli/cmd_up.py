@@ -142,6 +142,7 @@ def _serve_alone(
     from gangline.coordinator.server import Post
     from gangline.coordinator.server.assembly import announced_host
     from gangline.coordinator.server.process import serve
+    from gangline.coordinator.server.until_done import UntilDone
 
     host, port = place.host, place.port
     if invite is not None:
@@ -186,7 +187,13 @@ def _serve_alone(
         for line in (*lines, *more):
             say(line)
 
-    serve(post, place.run_dir, token_file=token, announce=announce)
+    serve(
+        post,
+        place.run_dir,
+        token_file=token,
+        lifeline=UntilDone() if place.until_done else None,
+        announce=announce,
+    )
 
 
 def _flags(*groups: FlagGroup, show_output: bool) -> list[str]:
@@ -196,7 +203,7 @@ def _flags(*groups: FlagGroup, show_output: bool) -> list[str]:
 
 
 def _refuse_with_workers(place: PlaceFlags) -> None:
-    for name in ("token_file", "reserved", "profile"):
+    for name in ("token_file", "until_done", "reserved", "profile"):
         if name in place.given:
             raise UsageError(
                 f"--{name.replace('_', '-')} is for a coordinator alone: leave it out, or give "

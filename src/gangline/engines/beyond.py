@@ -7,19 +7,12 @@ coordinator knows of them.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from gangline.eventlog import log_path
-from gangline.eventlog.parts import newest_part
-from gangline.files.plainfile import open_plain
-from gangline.spec.event import Decision
+from gangline.engines.ending.leavers import has_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from gangline.engines.coordination import Coordination
     from gangline.engines.job import Job
@@ -32,7 +25,6 @@ SENT_S = 30.0
 """How long machines that joined may take to send the rest of their event logs."""
 CUT_SHORT_S = 5.0
 """The same, where the job is ended early."""
-_TAIL_BYTES = 1 << 16
 
 
 class Beyond:
@@ -102,8 +94,7 @@ class Beyond:
         """Whether a worker that ended well had been asked to leave, and did."""
         if self.is_elsewhere:
             return False
-        path = newest_part(log_path(self._job.run_dir, f"worker {worker}"))
-        return any(event.what == "leave" for event in _last_decisions(path))
+        return has_left(self._job.run_dir, worker)
 
     @property
     def can_leave(self) -> bool:
@@ -126,20 +117,3 @@ class Beyond:
         """Waits until machines that joined have sent their event logs, for a limited time."""
         limit_s = SENT_S if is_done else CUT_SHORT_S
         self._coordination.await_sent(is_hurried, limit_s=limit_s)
-
-
-def _last_decisions(path: Path) -> list[Decision]:
-    """The decisions among the last events of a log; none where there is no such log."""
-    try:
-        with os.fdopen(open_plain(path), "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            lines = file.read().splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            found.append(msgspec.json.decode(line, type=Decision))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue  # another kind of event, or a part of a line
-    return found

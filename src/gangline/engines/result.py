@@ -103,6 +103,8 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that made the job fail."""
     interrupted_by: int | None = None
     """The number of the signal that the launcher got."""
+    has_departed: bool = False
+    """Whether its workers here left because this machine is about to end."""
 
     @property
     def exit_code(self) -> int:

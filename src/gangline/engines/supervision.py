@@ -294,4 +294,5 @@ def _conclude(
         workers=results,
         cause=cause,
         interrupted_by=number,
+        has_departed=bool(departure),
     )

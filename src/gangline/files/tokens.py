@@ -45,6 +45,7 @@ def read_token(path: Path) -> str:
     try:
         with os.fdopen(open_plain(path.resolve()), "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
+            is_mounted = bool(os.fstatvfs(file.fileno()).f_flag & os.ST_RDONLY)
             token = file.read(_MAX_TOKEN_CHARS + 1).decode("ascii").strip()
     except OSError as error:
         raise UsageError(
@@ -52,7 +53,8 @@ def read_token(path: Path) -> str:
         ) from error
     except UnicodeDecodeError:
         raise UsageError(f"{path} holds no token: a token is letters, digits, - and _") from None
-    if stat.S_IMODE(mode) & 0o077:
+    # A Secret that is mounted for a pod's group, read-only, is that pod's alone.
+    if stat.S_IMODE(mode) & (0o037 if is_mounted else 0o077):
         raise UsageError(
             f"the token file {path} can be read by others (mode {stat.S_IMODE(mode):o}): make it "
             f"yours alone with `chmod 600 {path}`"

@@ -25,6 +25,8 @@ SILENCE_S = 15.0
 CHUNK_BYTES = 1 << 18
 MAX_BACKLOG_BYTES = 1 << 20
 """Nothing more is read to be sent while so much waits to be."""
+NO_DESCRIPTOR = -1
+"""Of a channel that reads and writes by other means."""
 _MAX_LINE_BYTES = 8 << 20
 _BLOCK_BYTES = 1 << 16
 _MAX_BLOCKS = 32
@@ -236,7 +238,7 @@ class Channel(Generic[T]):
     """One end of the line, over two descriptors. Neither end ever waits for the other one."""
 
     def __init__(self, incoming: int, outgoing: int, kind: object) -> None:
-        for descriptor in (incoming, outgoing):
+        for descriptor in {incoming, outgoing} - {NO_DESCRIPTOR}:
             os.set_blocking(descriptor, False)
         self._in, self._out = incoming, outgoing
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind)

@@ -6,7 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.worker.place import Place
-from gangline.worker.started import by_gangline, mpi, slurm, torchrun
+from gangline.worker.started import (
+    by_gangline,
+    kubernetes,
+    mpi,
+    ray_job,
+    ray_train,
+    slurm,
+    torchrun,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,9 +23,12 @@ if TYPE_CHECKING:
 
 RECOGNISERS: tuple[Recogniser, ...] = (
     by_gangline,
+    kubernetes,
+    ray_train,
     torchrun,
     mpi,
     slurm,
+    ray_job,
 )
 """Who is asked, in this order: a launcher goes before those that it may have been started by."""
 

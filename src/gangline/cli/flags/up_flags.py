@@ -57,6 +57,12 @@ class PlaceFlags(FlagGroup, frozen=True, kw_only=True):
     token_file: Annotated[
         Path | None, typer.Option(help="A file that holds the workers' token (made if missing).")
     ] = None
+    until_done: Annotated[
+        bool,
+        typer.Option(
+            "--until-done", help="Of a coordinator alone: end when the job is trained to its end."
+        ),
+    ] = False
     reserved: Annotated[
         int, typer.Option(min=0, help="Workers bring the numbers below this one themselves.")
     ] = 0

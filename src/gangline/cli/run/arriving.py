@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+import urllib.error
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAX_RUN_CHARS = 256
+_RETRY_S = 0.5
 
 
 class _RunningJob(msgspec.Struct):
@@ -48,13 +51,19 @@ def arrived(
     authority: Path | None,
     secret_file: Path | None,
     run_dir: Path | None,
+    wait_s: float = 0.0,
 ) -> Iterator[tuple[Contact, Path]]:
-    """How the coordinator is reached, and a new folder, of which nothing is left after an error."""
+    """How the coordinator is reached, and a new folder, of which nothing is left after an error.
+
+    One that does not answer yet is tried again for `wait_s`.
+    """
     contact = answer = None
     if place is not None:
         contact = Contact(url=place.url, token_file=place.token_file, authority=authority)
-        find_run(contact)  # before there is a folder
+        _await_coordinator(contact, wait_s)  # before there is a folder
     elif link is not None:
+        if wait_s:
+            raise UsageError("--wait is for an address: a link is of a coordinator that is there")
         answer = enter(link, find_secret(link, secret_file))
     _, folder = make_run_dir(Path("join"), name=None, run_dir=run_dir)
     with undone_on_error(folder):
@@ -106,6 +115,21 @@ def coordinator_url(address: str, *, has_tls: bool = False) -> str:
             "prints it, such as 10.0.0.5:7700, or the job's run folder"
         )
     return f"{'wss' if has_tls or address.startswith('wss:') else 'ws'}://{host}:{port}"
+
+
+def _await_coordinator(contact: Contact, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            find_run(contact)
+        except LaunchError as error:
+            # What answers, and refuses, will do so again.
+            is_final = isinstance(error.__cause__, urllib.error.HTTPError | msgspec.DecodeError)
+            if is_final or time.monotonic() >= deadline:
+                raise
+            time.sleep(_RETRY_S)
+        else:
+            return
 
 
 def find_run(contact: Contact) -> str:

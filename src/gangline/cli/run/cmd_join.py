@@ -88,6 +88,22 @@ class JoinTlsFlags(FlagGroup, frozen=True, kw_only=True):
 class JoinFlags(FlagGroup, frozen=True, kw_only=True):
     """The flags that say which workers join, and where their logs go."""
 
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            metavar="SECONDS",
+            help="How long to try again where no coordinator answers yet (0).",
+        ),
+    ] = 0.0
+    left_exit_code: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=255,
+            help="What to return when these workers left because this machine ends (0).",
+        ),
+    ] = 0
     max_away: Annotated[
         float,
         typer.Option(
@@ -204,7 +220,12 @@ def join(
         program = find_program(script, arguments, module, verb="join ADDRESS")
     config = options.config()
     with arrived(
-        link, place, authority=tls.tls_ca, secret_file=secret_file, run_dir=options.run_dir
+        link,
+        place,
+        authority=tls.tls_ca,
+        secret_file=secret_file,
+        run_dir=options.run_dir,
+        wait_s=options.wait,
     ) as (contact, folder):
         run = find_run(contact)
         if link is not None and run != link.run:
@@ -232,7 +253,7 @@ def join(
         )
     if not as_json:
         say(f"joining {run} at {contact.url.partition('://')[2]}")
-    launch(job, show_output=show_output, as_json=as_json)
+    launch(job, show_output=show_output, as_json=as_json, left_exit_code=options.left_exit_code)
 
 
 def _as_reached(config: RunConfig, contact: Contact) -> RunConfig:

@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from gangline.cli.flags.engines.mpi import MpiFlags
+from gangline.cli.flags.engines.ray import RayFlags
 from gangline.cli.flags.engines.slurm import SlurmFlags
 from gangline.cli.flags.groups import grouped
 from gangline.cli.flags.tls_options import TlsFlags
@@ -63,6 +64,7 @@ def run(
     hosts: HostFlags,
     mpi: MpiFlags,
     slurm: SlurmFlags,
+    ray: RayFlags,
     place: FolderFlags,
     tools: ToolFlags,
     show_output: Annotated[
@@ -84,7 +86,16 @@ def run(
     """Run a script by several workers, which may be unlike: on this machine, or on others."""
     program = find_program(script, arguments, module, verb="run")
     config = configured(
-        place.config, exchange, survival, hosts, mpi, slurm, place, cluster=cluster, tls=tls
+        place.config,
+        exchange,
+        survival,
+        hosts,
+        mpi,
+        slurm,
+        ray,
+        place,
+        cluster=cluster,
+        tls=tls,
     )
     hosts.check(cluster, on=config.on)
     targets = tools.targets()
@@ -134,11 +145,12 @@ def launch(
     greeting: Greeting = lambda: (),
     with_report: bool = False,
     make_engine: Callable[[Watcher], Engine] | None = None,
+    left_exit_code: int = 0,
 ) -> None:
     """Runs a job and tells about it; ends the command with the job's exit code.
 
     The `greeting` is shown as soon as it says something. One that `is_quiet` tells how it ended where
-    that was not well.
+    that was not well. The `left_exit_code` is that of workers that left because this machine ends.
     """
     console = err() if as_json else out()
     with (
@@ -163,4 +175,5 @@ def launch(
         # The output that was shown has the traceback already.
         is_shown = result.cause is not None and screen.has_shown(result.cause.worker)
         print_end(job, result, show_traceback=not is_shown, with_report=with_report)
-    raise typer.Exit(result.exit_code)
+    has_left = result.has_departed and result.exit_code == 0
+    raise typer.Exit(left_exit_code if has_left else result.exit_code)

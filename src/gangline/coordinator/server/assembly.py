@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from gangline.coordinator.server.access import Keys
     from gangline.coordinator.server.lifeline import Lifeline
+    from gangline.coordinator.server.until_done import UntilDone
     from gangline.files.tls import ServerTls
 
 
@@ -69,7 +70,7 @@ def assemble(
     *,
     keys: Keys,
     tls: ServerTls | None = None,
-    lifeline: Lifeline | None = None,
+    lifeline: Lifeline | UntilDone | None = None,
 ) -> CoordinatorServer:
     """A coordinator on its port, which does not serve yet. Without a folder nothing outlives it."""
     settings = Settings.of(post.config, reserved=post.reserved, profile=post.profile)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from gangline.coordinator.outputs import Output
     from gangline.coordinator.server.driver import Driver
     from gangline.coordinator.server.lifeline import Lifeline
+    from gangline.coordinator.server.until_done import UntilDone
     from gangline.files.certificates import Authority
 
 HELLO_TIMEOUT_S = 10.0
@@ -68,7 +69,7 @@ class Desk:
         *,
         limits: Limits,
         authority: Authority | None,
-        lifeline: Lifeline | None = None,
+        lifeline: Lifeline | UntilDone | None = None,
     ) -> None:
         self._driver = driver
         self._lifeline = lifeline
@@ -181,7 +182,7 @@ class Desk:
                 self._follow(self._lifeline)
             self.handle(Tick())
 
-    def _follow(self, lifeline: Lifeline) -> None:
+    def _follow(self, lifeline: Lifeline | UntilDone) -> None:
         """Does what the launcher says, and tells it how the job stands."""
         standing = msgspec.structs.replace(
             self._driver.standing(), num_sending=self._streams.num_sending

@@ -20,6 +20,7 @@ from gangline.coordinator.detectors import load_detector
 from gangline.coordinator.server.access import Keys
 from gangline.coordinator.server.assembly import Post, assemble
 from gangline.coordinator.server.lifeline import Lifeline, warm_up
+from gangline.coordinator.server.until_done import UntilDone
 from gangline.files.announcement import Announcement
 from gangline.files.tls import read_tls_files, server_tls
 from gangline.files.tokens import WORKER_TOKEN
@@ -39,7 +40,7 @@ def serve(
     run_dir: Path,
     *,
     token_file: Path | None = None,
-    lifeline: Lifeline | None = None,
+    lifeline: Lifeline | UntilDone | None = None,
     announce: Callable[[str], None] = _silent,
 ) -> None:
     """Serves a run until the process is told to stop; `announce` is called with the address.
@@ -55,7 +56,10 @@ def serve(
         announce(url)
 
     tls = None if files is None else server_tls(files)
-    assemble(post, run_dir, keys=keys, tls=tls, lifeline=lifeline).run(on_ready)
+    server = assemble(post, run_dir, keys=keys, tls=tls, lifeline=lifeline)
+    if isinstance(lifeline, UntilDone):
+        lifeline.end = server.end
+    server.run(on_ready)
 
 
 def _at(url: str, host: str) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from gangline.coordinator.server.driver import Driver
     from gangline.coordinator.server.lifeline import Lifeline
+    from gangline.coordinator.server.until_done import UntilDone
     from gangline.files.tls import ServerTls
 
 _START_TIMEOUT_S = 10.0
@@ -47,7 +48,7 @@ class CoordinatorServer:
         port: int = 0,
         tls: ServerTls | None = None,
         limits: Limits | None = None,
-        lifeline: Lifeline | None = None,
+        lifeline: Lifeline | UntilDone | None = None,
         run_dir: Path | None = None,
         may_kill: bool = False,
     ) -> None:
@@ -106,6 +107,10 @@ class CoordinatorServer:
         finally:
             self._close()
 
+    def end(self) -> None:
+        """Has `run` return, soon."""
+        self._server.should_exit = True
+
     def start(self) -> None:
         """Serves in a thread of its own."""
         serve = self._server.serve(sockets=[])
@@ -116,7 +121,7 @@ class CoordinatorServer:
 
     def stop(self) -> None:
         """Ends the thread and closes the port."""
-        self._server.should_exit = True
+        self.end()
         if self._thread is not None:
             self._thread.join(_START_TIMEOUT_S)
             self._thread = None

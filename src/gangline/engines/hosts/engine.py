@@ -240,7 +240,7 @@ class HostsEngine:
 
     def _take_in(self) -> None:
         """Hosts that have come late, or have come back, get workers, while the job goes on."""
-        if any(result.exit_code == 0 for result in self._results.values()):
+        if self._is_over:
             return
         for name, seat in self._seats.items():
             if not seat.is_ready or seat.here is None or seat.workers or name in self._done:
@@ -252,6 +252,11 @@ class HostsEngine:
             self._watcher.note("take_in_host", reason, workers=count)
             for variables in worker_variables(seat, count):
                 self.add(self._newcomer(name, variables))
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether somebody has come to the end of the script: nobody new is needed then."""
+        return any(result.exit_code == 0 for result in self._results.values())
 
     @property
     def _room(self) -> int:

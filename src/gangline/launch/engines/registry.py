@@ -14,6 +14,8 @@ _MODULES = {
     "hosts": "gangline.launch.engines.hosts",
     "mpi": "gangline.launch.engines.mpi",
     "slurm": "gangline.launch.engines.slurm",
+    "ray": "gangline.launch.engines.ray.engine",
+    "k8s": "gangline.launch.engines.kubernetes",
 }
 """Where the `ENGINE` of each is; the names are those of `spec.engines.engine.ENGINES`."""
 

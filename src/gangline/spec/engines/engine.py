@@ -7,11 +7,14 @@ from gangline.spec.errors import UsageError
 from gangline.spec.part import Part
 
 LOCAL, HOSTS = "local", "hosts"
+RAY, KUBERNETES = "ray", "k8s"
 ENGINES = (
     LOCAL,
     HOSTS,
     "mpi",
     "slurm",
+    RAY,
+    KUBERNETES,
 )
 """All engines by name. The options of one are the part of `RunConfig` that has its name."""
 
