@@ -62,6 +62,12 @@ def queues_of(
             _kept.popitem(last=False)
 
 
+def forget() -> None:
+    """What earlier loops have shown counts no more."""
+    with _lock:
+        _kept.clear()
+
+
 def _key(settings: Settings, function: Callable[..., Any]) -> Hashable:
     """Loops with the same key are taken to be alike."""
     code = getattr(function, "__code__", None) or type(function)
