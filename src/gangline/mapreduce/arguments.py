@@ -109,6 +109,8 @@ def check_combine(combine: Any, *, known: tuple[str, ...] = (*JOINED, *FOLDED)) 
     if callable(combine) and known == FOLDED:
         return
     own = ", or give a function of two results" if known == FOLDED else ""
+    if callable(combine):
+        raise UsageError("combine is a function: gangline.reduce takes one, gangline.map does not")
     if not isinstance(combine, str) or combine not in known:
         raise UsageError(f"combine={combine!r} is not known; choose one of {', '.join(known)}{own}")
 
@@ -141,6 +143,8 @@ def _named(scheme: Any, **others: Any) -> tuple[str, str]:
     if not isinstance(scheme, str):
         raise UsageError(f"scheme={scheme!r}: give a name such as 'GSS', or 'expert'")
     if scheme not in METHODS:
+        if scheme.lower() in METHODS:
+            raise UsageError(f"scheme={scheme!r}: write {scheme.lower()!r}, in lower case")
         return scheme, ""
     for name, value in given.items():
         raise UsageError(

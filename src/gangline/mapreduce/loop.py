@@ -57,6 +57,11 @@ def run_loop(settings: Settings, work: Work, sink: Folded | Kept, *, progress: b
 
 
 def _follow(crew: Crew, dispatch: Dispatch, work: Work, *, progress: bool) -> None:
+    if crew.is_alone and not progress:
+        crew.run_alone()
+        if dispatch.error is not None:
+            raise dispatch.error
+        return
     with crew, _bar(work, progress) as bar:
         while not crew.wait(None if bar is None else TICK_S):
             if bar is not None:

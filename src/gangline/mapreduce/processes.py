@@ -11,6 +11,7 @@ import importlib
 import os
 import pickle
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from gangline.local.answers import answered, outcome_of
@@ -52,52 +53,68 @@ class Remote:
                 f"the result for {rows_text(start, stop)} cannot be sent from its process: {error}"
             ) from error
 
+
+class Processes:
+    """A process for each worker, and others in place of those that are lost."""
+
+    def __init__(self, settings: Settings, work: Work) -> None:
+        self._settings = settings
+        self._work = work
+        self._is_new = _is_importable(work.function)
+        self._path = _written(work) if self._is_new else None
+        self._children: list[Child] = []
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def start(self, dispatch: Dispatch) -> list[Remote | None]:
+        """All of them, at the same time; None where one was lost before it was ready."""
+        for worker in range(self._settings.workers):
+            self._begin(worker)
+        return [self._ready(worker, dispatch) for worker in range(self._settings.workers)]
+
+    def replace(self, worker: int, dispatch: Dispatch) -> Remote | None:
+        """Another one for a worker whose process is gone."""
+        with self._lock:
+            if self._is_over:
+                return None
+            self._children[worker].end()
+            self._begin(worker)
+        return self._ready(worker, dispatch)
+
     def end(self) -> None:
-        """The process is gone when this returns."""
-        self._child.end()
+        """All are gone when this returns, and what they read."""
+        with self._lock:
+            self._is_over = True
+            for child in self._children:
+                child.end()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
+    def _begin(self, worker: int) -> None:
+        pinned = self._settings.processors
+        processor = None if pinned is None else pinned[worker]
+        target, given = (
+            (_serve_file, str(self._path)) if self._is_new else (_serve_fork, self._work)
+        )
+        start = "spawn" if self._is_new else "fork"
+        child = Child(target, (given, processor), name=f"gangline-map-{worker}", start=start)
+        self._children[worker : worker + 1] = [child]
 
-def start_processes(settings: Settings, work: Work, dispatch: Dispatch) -> list[Remote | None]:
-    """A process for each worker; None where it was lost before it was ready."""
-    children: list[Child] = []
-    is_new = _is_importable(work.function)
-    path = _written(work) if is_new else None
-    try:
-        for worker in range(settings.workers):
-            processor = None if settings.processors is None else settings.processors[worker]
-            target, given = (_serve_file, str(path)) if is_new else (_serve_fork, work)
-            children.append(
-                Child(
-                    target,
-                    (given, processor),
-                    name=f"gangline-map-{worker}",
-                    start="spawn" if is_new else "fork",
-                )
-            )
-        return [_ready(child, worker, settings, dispatch) for worker, child in enumerate(children)]
-    except BaseException:
-        for child in children:
+    def _ready(self, worker: int, dispatch: Dispatch) -> Remote | None:
+        child = self._children[worker]
+        try:
+            child.await_ready()
+        except WorkerLost as lost:
+            dispatch.lose(worker, None, f"before it was ready, {lost}; {_IMPORTABLE}")
             child.end()
-        raise
-    finally:
-        if path is not None:
-            path.unlink(missing_ok=True)  # who has mapped it keeps it
+            return None
+        return Remote(child, patience_s=self._settings.patience_s)
 
 
 def pin(processor: int | None) -> None:
     """From here on the calling thread runs on this processor alone."""
     if processor is not None:
         os.sched_setaffinity(0, {processor})
-
-
-def _ready(child: Child, worker: int, settings: Settings, dispatch: Dispatch) -> Remote | None:
-    try:
-        child.await_ready()
-    except WorkerLost as lost:
-        dispatch.lose(worker, None, f"before it was ready, {lost}; {_IMPORTABLE}")
-        child.end()
-        return None
-    return Remote(child, patience_s=settings.patience_s)
 
 
 def _written(work: Work) -> Any:

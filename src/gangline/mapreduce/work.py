@@ -37,7 +37,7 @@ class Work:
         start, stop = self.first + start, self.first + stop
         try:
             return self.function(*self.inputs.arguments(start, stop))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             what = f"{type(error).__name__}: {error}"[:_MAX_TEXT]
             whose = f"{rows_text(start, stop)} of {self.inputs.num_rows}"
             raise FunctionError(f"{name_of(self.function)} failed for {whose}: {what}") from error
