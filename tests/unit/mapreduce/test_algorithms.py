@@ -196,7 +196,9 @@ def test_small_types_do_not_overflow(kind: str, tmp_path: Path) -> None:
         (np.array([["2026-01-01"]], dtype="M8[D]"), "real numbers"),
     ],
 )
-def test_matrices_of_other_things_are_refused(values: Any, said: str, tmp_path: Path) -> None:
+def test_matrices_of_other_things_are_refused(
+    values: np.ndarray, said: str, tmp_path: Path
+) -> None:
     np.save(tmp_path / "x.npy", values)
     with pytest.raises(UsageError, match=rf"x\.npy.*{said}"):
         read_matrix(tmp_path / "x.npy")
