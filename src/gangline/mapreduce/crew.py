@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from typing import TYPE_CHECKING, Protocol, Self
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from gangline.mapreduce.work import Work
     from gangline.scheduling import Chunk
 
-    Do = Callable[[int, int], Any]
+    Do = Callable[[int, int], tuple[Any, float]]
+    """A chunk's result, and the seconds of the function itself."""
 
 MAX_FAILURES = 100
 _END_S = 2.0
@@ -67,7 +69,9 @@ class Crew:
 
     def __enter__(self) -> Self:
         try:
-            does: Sequence[Do | None] = [self._work.do] * self._settings.workers
+            does: Sequence[Do | None] = [
+                functools.partial(self._work.do, device=device) for device in self._settings.devices
+            ]
             if self._settings.where == "processes":
                 self._processes = Processes(self._settings, self._work)
                 does = [_do_of(remote) for remote in self._processes.start(self._dispatch)]
@@ -113,7 +117,7 @@ class Crew:
 
     def run_alone(self) -> None:
         """The one worker of a loop works in the thread that calls, which is sooner than another one."""
-        self._live(0, self._work.do)
+        self._live(0, functools.partial(self._work.do, device=self._settings.devices[0]))
 
     @property
     def is_alone(self) -> bool:
@@ -141,13 +145,14 @@ class Crew:
             while (chunk := self._dispatch.next(worker, chunk, seconds, overhead_s)) is not None:
                 begun = clock()
                 try:
-                    value = do(chunk.start, chunk.stop)
+                    value, seconds = do(chunk.start, chunk.stop)
                 except FunctionError as error:
+                    seconds = clock() - begun
                     self._fail(chunk, error)
                 else:
                     put(worker, Part(chunk.start, chunk.stop, value))
-                overhead_s, asked = begun - asked, clock()
-                seconds = asked - begun
+                ended = clock()
+                overhead_s, asked = ended - asked - seconds, ended
                 tally.chunks += 1
                 tally.rows += chunk.stop - chunk.start
                 tally.stolen += is_stolen(worker, chunk)

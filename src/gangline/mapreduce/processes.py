@@ -40,12 +40,13 @@ class Remote:
         self._child = child
         self._patience_s = patience_s
 
-    def do(self, start: int, stop: int) -> Any:
+    def do(self, start: int, stop: int) -> tuple[Any, float]:
         """As `Work.do`, over there. Raises WorkerLost if the process ends, or takes too long."""
         question = pickle.dumps((start, stop))
         answer = self._child.ask(question, limit_s=self._patience_s)
         try:
-            return outcome_of(answer)
+            outcome: tuple[Any, float] = outcome_of(answer)
+            return outcome
         except GanglineError:
             raise
         except Exception as error:
@@ -97,7 +98,8 @@ class Processes:
             (_serve_file, str(self._path)) if self._is_new else (_serve_fork, self._work)
         )
         start = "spawn" if self._is_new else "fork"
-        child = Child(target, (given, processor), name=f"gangline-map-{worker}", start=start)
+        arguments = (given, processor, self._settings.devices[worker])
+        child = Child(target, arguments, name=f"gangline-map-{worker}", start=start)
         self._children[worker : worker + 1] = [child]
 
     def _ready(self, worker: int, dispatch: Dispatch) -> Remote | None:
@@ -162,13 +164,13 @@ def _forkable(function: Any) -> bool:
     return False
 
 
-def _serve_file(pipe: Connection, path: str, processor: int | None) -> None:
+def _serve_file(pipe: Connection, path: str, processor: int | None, device: str) -> None:
     live_with_parent()
     pin(processor)
-    _serve(pipe, read_mapped(path))
+    _serve(pipe, read_mapped(path), device)
 
 
-def _serve_fork(pipe: Connection, work: Work, processor: int | None) -> None:
+def _serve_fork(pipe: Connection, work: Work, processor: int | None, device: str) -> None:
     live_with_parent()
     pin(processor)
     if "torch" in sys.modules:
@@ -177,12 +179,12 @@ def _serve_fork(pipe: Connection, work: Work, processor: int | None) -> None:
         torch.set_num_threads(
             1
         )  # the threads that it had are not in a fork, and would be waited for
-    _serve(pipe, work)
+    _serve(pipe, work, device)
 
 
-def _serve(pipe: Connection, work: Work) -> None:
+def _serve(pipe: Connection, work: Work, device: str) -> None:
     def answer(question: bytes) -> bytes:
         start, stop = pickle.loads(question)
-        return answered(lambda: work.do(start, stop))
+        return answered(lambda: work.do(start, stop, device))
 
     serve_parent(pipe, answer)

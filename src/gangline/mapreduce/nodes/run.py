@@ -144,6 +144,7 @@ class NodeLoop:
             victim=str(self._between.victims),
             decisions=(),
             workers=len(listings),
+            devices=(),
             chunks_of=tuple(len(some) for some in ranges),
             rows_of=tuple(sum(stop - start for start, stop in some) for some in ranges),
             busy_s=tuple(listing.busy_s for listing in listings),
