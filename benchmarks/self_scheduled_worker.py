@@ -5,13 +5,28 @@ from __future__ import annotations
 
 import random
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import gangline
+from gangline.worker.samples.pulling import Pulls
+
+
+class Step(NamedTuple):
+    """What one step took, and what this worker lost in it."""
+
+    best_s: float
+    """Where nobody waits and nothing is lost."""
+    took_s: float
+    parts: int
+    extra_s: float
+    """Of all parts but the last, whose exchange waits for others: what they took beside their samples
+    and the wait for them. Sleeping takes longer than asked for, and the loop costs processor time."""
+    asked_s: float
+    """How long it waited for parts that it had asked for."""
 
 
 class Case(NamedTuple):
@@ -53,9 +68,26 @@ class Sleeping(nn.Module):
         return found
 
 
-def train(case: Case, allocation: str, batch: int, steps: int, seed: int) -> list[float]:
-    """What each step took, divided by what it takes where nobody waits and nothing is lost."""
+class Asking:
+    """Notes how long this process waits for parts."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+        self._take = Pulls.take
+        Pulls.take = lambda *given: self._timed(*given)  # type: ignore[method-assign]
+
+    def _timed(self, *given: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return self._take(*given)
+        finally:
+            self.waited_s += time.perf_counter() - begun
+
+
+def train(case: Case, allocation: str, batch: int, steps: int, seed: int) -> list[Step]:
+    """Each step, as this worker sees it."""
     gangline.init()
+    asking = Asking()
     torch.manual_seed(0)
     model = Sleeping()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -63,8 +95,9 @@ def train(case: Case, allocation: str, batch: int, steps: int, seed: int) -> lis
     model, optimizer, loader = gangline.prepare(
         model, optimizer, DataLoader(data, batch_size=batch), allocation=allocation
     )
-    step, taken, begun = 0, [], time.perf_counter()
-    since, ranks = begun, range(len(case.speeds))
+    step, parts, extra_s, taken = 0, 0, 0.0, []
+    begun = since = turn = time.perf_counter()
+    waited_s, ranks = 0.0, range(len(case.speeds))
     for x, y in loader:
         at_s = since - begun
         speed = case.speed(gangline.rank(), step=step, at_s=at_s, seed=seed)
@@ -72,10 +105,14 @@ def train(case: Case, allocation: str, batch: int, steps: int, seed: int) -> lis
         optimizer.zero_grad()
         (model(x) - y).square().mean().backward()
         optimizer.step()
+        parts, now = parts + 1, time.perf_counter()
         if gangline.is_update():
-            now = time.perf_counter()
             rate = sum(case.speed(rank, step=step, at_s=at_s, seed=seed) for rank in ranks)
             best_s = (case.per_sample_s * batch + case.fixed_s * len(ranks)) / rate
-            taken.append(best_s / (now - since))
-            step, since = step + 1, now
+            taken.append(Step(best_s, now - since, parts, extra_s, asking.waited_s))
+            step, parts, extra_s, since = step + 1, 0, 0.0, now
+            asking.waited_s = 0.0
+        else:
+            extra_s += now - turn - model.takes_s - (asking.waited_s - waited_s)
+        turn, waited_s = now, asking.waited_s
     return taken

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from gangline.mapreduce.api import imap as imap
     from gangline.mapreduce.api import map as map
     from gangline.mapreduce.api import reduce as reduce
+    from gangline.mapreduce.evaluating import evaluate as evaluate
     from gangline.observe.page.notebook import report as report
     from gangline.paramserver.functional.api import paramserv as paramserv
     from gangline.worker.api import SampleState as SampleState
     from gangline.worker.api import batches as batches
     from gangline.worker.api import device as device
     from gangline.worker.api import epochs as epochs
-    from gangline.worker.api import evaluate as evaluate
     from gangline.worker.api import init as init
     from gangline.worker.api import is_main as is_main
     from gangline.worker.api import is_update as is_update
@@ -55,7 +55,6 @@ _API = (
     "batches",
     "device",
     "epochs",
-    "evaluate",
     "init",
     "is_main",
     "is_update",
@@ -73,6 +72,7 @@ _HOMES = {
     **dict.fromkeys(_API, "gangline.worker.api"),
     **dict.fromkeys(_TOGETHER, "gangline.worker.together.calls"),
     **dict.fromkeys(_LOOPS, "gangline.mapreduce.api"),
+    "evaluate": "gangline.mapreduce.evaluating",
     "main_first": "gangline.worker.together.turns",
     "paramserv": "gangline.paramserver.functional.api",
     "report": "gangline.observe.page.notebook",

@@ -504,6 +504,21 @@ def map_rows(call: str, *, epoch: int) -> list[int]:
     return made
 
 
+def count_pulled(call: str, *, epoch: int) -> int:
+    """How many samples an evaluation has that is pulled, all workers together; one is lost in it."""
+    *_, victim = call.split()
+    is_victim = gangline.worker.api._job.session.place.worker == int(victim)
+    count = 0
+    for (rows,) in gangline.evaluate(
+        DataLoader(TensorDataset(torch.arange(60)), batch_size=2), scheme="SS"
+    ):
+        if epoch == 0 and is_victim and count >= 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.01)
+        count += len(rows)
+    return gangline.sum(count)
+
+
 def call_together(setup: Setup, model: nn.Module, epoch: int) -> Any:
     worker = gangline.worker.api._job.session.place.worker
     path = Path(setup.folder) / f"{epoch}"
@@ -525,6 +540,8 @@ def call_together(setup: Setup, model: nn.Module, epoch: int) -> Any:
                 return path.read_text()
         case call if call.startswith("map with"):
             return map_rows(call, epoch=epoch)
+        case call if call.startswith("evaluate with"):
+            return count_pulled(call, epoch=epoch)
         case "save":
             gangline.save(model.state_dict(), path)
             return torch.load(path)

@@ -50,3 +50,15 @@ def test_the_rows_of_a_worker_that_stops_are_done_by_others(victim: int, tmp_pat
     for worker in range(3):
         assert outcome.results[worker]["means"] == [SQUARES] * EPOCHS
     outcome.ledger.check(length=setup.samples, epochs=setup.epochs)
+
+
+@pytest.mark.parametrize("victim", quick_of([0, 1], quick=[0]))
+def test_what_a_lost_worker_had_evaluated_is_evaluated_again(victim: int, tmp_path: Path) -> None:
+    """Worker 0 hands out the batches, and each worker is killed after some of its own."""
+    setup = Setup(
+        loop="calling", call=f"evaluate with killed {victim}", epochs=EPOCHS, folder=str(tmp_path)
+    )
+    outcome = run_with(tmp_path, setup, [])
+    for worker in {0, 1, 2} - {victim}:
+        assert outcome.results[worker]["means"] == [60] * EPOCHS, outcome.outputs
+    outcome.ledger.check(length=setup.samples, epochs=setup.epochs)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from bodies_runtime import message_of
+from torch.utils.data import DataLoader, TensorDataset
 
 import gangline
 
@@ -96,3 +97,27 @@ def collect() -> tuple[int, list[tuple[int, int]]]:
         fail_at_78, values(), where="job", scheme="GSS/SS", workers=1, on_error="collect"
     )
     return len(made.value), [(one.start, one.stop) for one in made.failures]
+
+
+def evaluate_pulled(
+    kind: str, has_training: bool
+) -> tuple[list[list[int]], list[list[int]], float]:
+    """The samples of each batch that this worker pulled, twice over; and their mean by all workers."""
+    gangline.init(timeout_s=30)
+    numbers = torch.arange(53)
+    if has_training:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        gangline.prepare(model, optimizer, DataLoader(TensorDataset(numbers), batch_size=6))
+    options: dict[str, Any] = {
+        "plain": {"batch_size": 5},
+        "shuffled": {"batch_size": 5, "shuffle": True, "drop_last": True},
+        "own batches": {"batch_sampler": [[n, n + 1] for n in range(0, 52, 2)] + [[52]]},
+        "processes": {"batch_size": 5, "num_workers": 1},
+    }[kind]
+    loader = gangline.evaluate(DataLoader(TensorDataset(numbers), **options), scheme="GSS")
+    batches = [x.tolist() for (x,) in loader]
+    again = [x.tolist() for (x,) in loader]
+    flat = [n for batch in batches for n in batch]
+    mean = gangline.mean(sum(flat) / max(1, len(flat)), weight=len(flat))
+    return batches, again, mean

@@ -10,11 +10,11 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+from loops import LOOPS, Problem, Setting, run_loop
 
 from cases import quick_of
 from gangline.eventlog import read_run
 from gangline.spec.event import ViewAdopted
-from loops import LOOPS, Problem, Setting, run_loop
 from tree_members import ring, server, structures
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
-from bodies_map import ROWS, collect, map_everything, refuse, values
+from bodies_map import ROWS, collect, evaluate_pulled, map_everything, refuse, values
 
 from cases import quick_of
 
@@ -58,3 +59,25 @@ def test_mistakes_are_told_on_all_workers(what: str, said: str, worker_pool: Wor
 def test_failures_of_all_workers_are_collected(worker_pool: WorkerPool) -> None:
     for count, failures in worker_pool.run(collect, 2):
         assert (count, failures) == (ROWS - 1, [(26, 27)])
+
+
+EVALUATIONS = list(
+    product(["plain", "shuffled", "own batches", "processes"], [False, True], [1, 3])
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_training", "workers"),
+    quick_of(EVALUATIONS, quick=[("plain", True, 3), ("own batches", False, 3)]),
+)
+def test_an_evaluation_that_is_pulled_has_every_sample_once(
+    kind: str, has_training: bool, workers: int, worker_pool: WorkerPool
+) -> None:
+    found = worker_pool.run(evaluate_pulled, workers, args=(kind, has_training))
+    for some in zip(*((one[0], one[1]) for one in found), strict=True):
+        batches = [batch for pulled in some for batch in pulled]
+        assert sorted(n for batch in batches for n in batch) == list(range(53))
+        sizes = sorted(map(len, batches))
+        assert sizes == ([1] + [2] * 26 if kind == "own batches" else [3] + [5] * 10)
+    for _, _, mean in found:
+        assert mean == pytest.approx(26.0)

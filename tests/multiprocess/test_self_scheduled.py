@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
+from loops import LOOPS, Job, Problem, Setting, mlp
 from test_exactness import check
 
 import gangline
@@ -20,7 +21,6 @@ from gangline.eventlog import read_run
 from gangline.observe.ledger import read_ledger
 from gangline.spec.event import StepDone
 from gangline.testing import WorkerError
-from loops import LOOPS, Job, Problem, Setting, mlp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -78,8 +78,12 @@ def apply(
         bool,
         typer.Option("--select-matrix-repr", help="Dense or sparse, by how much is not zero."),
     ] = False,
-    clusters: Annotated[int, typer.Option("--clusters", min=1, help="For kmeans.")] = 8,
-    iterations: Annotated[int, typer.Option("--iterations", min=1, help="For kmeans.")] = 20,
+    clusters: Annotated[
+        int | None, typer.Option("--clusters", min=1, help="For kmeans. Default: 8.")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option("--iterations", min=1, help="For kmeans. Default: 20.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="For kmeans, and RANDOM.")] = 0,
     timing: Annotated[
         bool, typer.Option("--timing", help="Print the seconds of each stage as JSON.")
@@ -97,8 +101,8 @@ def apply(
         "pre_partition": pre_partition or queue_layout.upper() == "CENTRALIZED",
         "seed": seed,
     }
-    if algorithm == AlgorithmName.KMEANS:
-        loop |= {"clusters": clusters, "iterations": iterations}
+    own = {"clusters": clusters, "iterations": iterations}
+    loop |= _own_options(algorithm, {key: value for key, value in own.items() if value is not None})
     found, took = _run(algorithm, files, loop, is_selected=select_matrix_repr)
     shown = {key: value for key, value in found.items() if not hasattr(value, "shape")}
     if as_json:
@@ -108,6 +112,14 @@ def apply(
         say(f"{key.replace('_', ' ')}: {_text(value)}")
     if timing:
         typer.echo(json.dumps(msgspec.to_builtins(took)))
+
+
+def _own_options(algorithm: AlgorithmName, given: dict[str, int]) -> dict[str, int]:
+    """Those of kmeans, which are refused with another algorithm."""
+    if given and algorithm != AlgorithmName.KMEANS:
+        flags = ", ".join(f"--{name}" for name in given)
+        raise UsageError(f"{flags} is for kmeans; leave it out with {algorithm.value}")
+    return given
 
 
 def _run(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangline.mapreduce.arguments import check_combine, check_function, settings_of
 from gangline.mapreduce.combining import FOLDED
+from gangline.mapreduce.devices import check_takes_device
 from gangline.mapreduce.inputs import Inputs
 from gangline.mapreduce.loop import run_loop, stream_loop
 from gangline.mapreduce.sinks import sink_for
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from gangline.mapreduce.arguments import Settings
+    from gangline.mapreduce.devices import Devices
     from gangline.mapreduce.result import Mapped, Part
     from gangline.mapreduce.sinks import How
 
@@ -34,6 +36,7 @@ def map(
     grain: int = 1,
     pre_partition: bool = True,
     workers: int | None = None,
+    devices: Devices = None,
     where: str = "threads",
     pin: bool = False,
     ordered: bool = False,
@@ -65,6 +68,7 @@ def reduce(
     grain: int = 1,
     pre_partition: bool = True,
     workers: int | None = None,
+    devices: Devices = None,
     where: str = "threads",
     pin: bool = False,
     ordered: bool = False,
@@ -95,6 +99,7 @@ def imap(
     grain: int = 1,
     pre_partition: bool = True,
     workers: int | None = None,
+    devices: Devices = None,
     where: str = "threads",
     pin: bool = False,
     ordered: bool = False,
@@ -122,6 +127,8 @@ def _prepared(
 ) -> tuple[Work, Settings]:
     """What is to be done, and how; `given` are the arguments of the call by their names."""
     check_function("function", function)
+    if given["devices"] is not None:
+        check_takes_device(function)
     work = Work(function, Inputs(rows, others, broadcast=given["broadcast"]))
     options = {name: given[name] for name in _OPTIONS}
     return work, settings_of(rows=work.num_rows, **options)

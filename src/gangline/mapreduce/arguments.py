@@ -10,8 +10,9 @@ from typing import Any, TypeGuard
 import msgspec
 
 from gangline.mapreduce.combining import FOLDED, JOINED
+from gangline.mapreduce.devices import Devices, kinds_of, named_devices
 from gangline.profiling.processors import usable_processors
-from gangline.scheduling import Choice
+from gangline.scheduling import Choice, Layout
 from gangline.scheduling.selection import METHODS
 from gangline.spec.errors import UsageError
 from gangline.spec.usercode import load_named
@@ -32,7 +33,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     where: str
     groups: tuple[int, ...]
-    """The package of each worker's processor."""
+    """The package of each worker's processor, or its kind of device."""
+    devices: tuple[str, ...]
+    """What each worker computes on, which its function is told; empty where it is told nothing."""
     processors: tuple[int, ...] | None
     """What each worker is pinned to; None: nobody is."""
     ordered: bool
@@ -52,6 +55,7 @@ def settings_of(
     grain: int,
     pre_partition: bool,
     workers: int | None,
+    devices: Devices,
     where: str,
     pin: bool,
     ordered: bool,
@@ -67,18 +71,19 @@ def settings_of(
     if workers is not None:
         _check_whole("workers", workers, least=1)
     found = usable_processors()
-    count = max(1, min(workers or _usual(found.count, where), rows))
+    named = named_devices(devices, workers=workers, layout=layout, processors=found.count)
+    count = max(1, min(len(named) or workers or _usual(found.count, where), rows))
     places = [place % len(found.numbers) for place in range(count)]
     if pin and not hasattr(os, "sched_setaffinity"):
         raise UsageError("pin=True: this system cannot pin workers to processors; leave it out")
     between, scheme = _levels(scheme, where)
-    named, method = _named(scheme, grain=grain, layout=layout, victim=victim)
+    text, method = _named(scheme, grain=grain, layout=layout, victim=victim)
     choice = None
     if not method:
         choice = Choice.parse(
-            named,
+            text,
             grain=grain,
-            layout=layout,
+            layout=Layout.PERGROUP if named else layout,
             victims=victim,
             pre_partition=pre_partition,
             load=load_named,
@@ -89,7 +94,8 @@ def settings_of(
         between=None if where != "job" else Choice.parse(between, grain=grain * count),
         workers=count,
         where=where,
-        groups=tuple(found.packages[place] for place in places),
+        groups=kinds_of(named[:count]) or tuple(found.packages[place] for place in places),
+        devices=named[:count] or ("",) * count,
         processors=tuple(found.numbers[place] for place in places) if pin else None,
         ordered=ordered,
         collects=on_error == "collect",
@@ -109,6 +115,8 @@ def check_combine(combine: Any, *, known: tuple[str, ...] = (*JOINED, *FOLDED)) 
     if callable(combine) and known == FOLDED:
         return
     own = ", or give a function of two results" if known == FOLDED else ""
+    if callable(combine):
+        raise UsageError("combine is a function: gangline.reduce takes one, gangline.map does not")
     if not isinstance(combine, str) or combine not in known:
         raise UsageError(f"combine={combine!r} is not known; choose one of {', '.join(known)}{own}")
 
@@ -141,6 +149,8 @@ def _named(scheme: Any, **others: Any) -> tuple[str, str]:
     if not isinstance(scheme, str):
         raise UsageError(f"scheme={scheme!r}: give a name such as 'GSS', or 'expert'")
     if scheme not in METHODS:
+        if scheme.lower() in METHODS:
+            raise UsageError(f"scheme={scheme!r}: write {scheme.lower()!r}, in lower case")
         return scheme, ""
     for name, value in given.items():
         raise UsageError(

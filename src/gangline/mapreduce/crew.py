@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from typing import TYPE_CHECKING, Protocol, Self
@@ -11,13 +12,13 @@ import msgspec
 
 from gangline.local.child import WorkerLost
 from gangline.mapreduce.dispatch import MAX_LOSSES
-from gangline.mapreduce.processes import Remote, pin, start_processes
+from gangline.mapreduce.processes import Processes, Remote, pin
 from gangline.mapreduce.result import Failure, Part
 from gangline.mapreduce.work import rows_text
 from gangline.spec.errors import FunctionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from gangline.mapreduce.arguments import Settings
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from gangline.mapreduce.work import Work
     from gangline.scheduling import Chunk
 
-    Do = Callable[[int, int], Any]
+    Do = Callable[[int, int], tuple[Any, float]]
+    """A chunk's result, and the seconds of the function itself."""
 
 MAX_FAILURES = 100
 _END_S = 2.0
@@ -58,7 +60,7 @@ class Crew:
         self._dispatch = dispatch
         self._sink = sink
         self._threads: list[threading.Thread] = []
-        self._remotes: list[Remote | None] = []
+        self._processes: Processes | None = None
         self._failing = threading.Lock()
         self._failed_rows: dict[int, int] = {}
         self.tallies = [Tally() for _ in range(settings.workers)]
@@ -67,10 +69,12 @@ class Crew:
 
     def __enter__(self) -> Self:
         try:
-            does: list[Do | None] = [self._work.do] * self._settings.workers
+            does: Sequence[Do | None] = [
+                functools.partial(self._work.do, device=device) for device in self._settings.devices
+            ]
             if self._settings.where == "processes":
-                self._remotes = start_processes(self._settings, self._work, self._dispatch)
-                does = [None if remote is None else remote.do for remote in self._remotes]
+                self._processes = Processes(self._settings, self._work)
+                does = [_do_of(remote) for remote in self._processes.start(self._dispatch)]
             self._threads = [
                 threading.Thread(
                     target=self._live, args=(worker, do), name=f"gangline-map-{worker}", daemon=True
@@ -107,15 +111,31 @@ class Crew:
 
     def _end(self) -> None:
         self._dispatch.stop()
-        for remote in self._remotes:
-            if remote is not None:
-                remote.end()
+        if self._processes is not None:
+            self._processes.end()
         self.wait(_END_S)
 
-    def _live(self, worker: int, do: Do) -> None:
-        """A worker's life: takes a chunk, does it, and says how long that took."""
+    def run_alone(self) -> None:
+        """The one worker of a loop works in the thread that calls, which is sooner than another one."""
+        self._live(0, functools.partial(self._work.do, device=self._settings.devices[0]))
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether `run_alone` does. A worker that is pinned has a thread of its own."""
+        settings = self._settings
+        return (
+            settings.workers == 1 and settings.where != "processes" and settings.processors is None
+        )
+
+    def _live(self, worker: int, do: Do | None) -> None:
+        """A worker's life, with as many processes as it takes, one after the other."""
         if self._settings.where != "processes" and self._settings.processors is not None:
             pin(self._settings.processors[worker])
+        while do is not None:
+            do = self._work_on(worker, do)
+
+    def _work_on(self, worker: int, do: Do) -> Do | None:
+        """Takes a chunk, does it, says how long that took, and so on; who goes on if it is lost."""
         chunk: Chunk | None = None
         try:
             tally, clock, put = self.tallies[worker], time.perf_counter, self._sink.put
@@ -125,25 +145,30 @@ class Crew:
             while (chunk := self._dispatch.next(worker, chunk, seconds, overhead_s)) is not None:
                 begun = clock()
                 try:
-                    value = do(chunk.start, chunk.stop)
+                    value, seconds = do(chunk.start, chunk.stop)
                 except FunctionError as error:
+                    seconds = clock() - begun
                     self._fail(chunk, error)
                 else:
                     put(worker, Part(chunk.start, chunk.stop, value))
-                overhead_s, asked = begun - asked, clock()
-                seconds = asked - begun
+                ended = clock()
+                overhead_s, asked = ended - asked - seconds, ended
                 tally.chunks += 1
                 tally.rows += chunk.stop - chunk.start
                 tally.stolen += is_stolen(worker, chunk)
                 tally.busy_s += seconds
                 tally.overhead_s += overhead_s
         except WorkerLost as lost:
-            self._lose(worker, chunk, str(lost))
+            return self._lose(worker, chunk, str(lost))
         except BaseException as error:  # whatever it is, it is raised where the loop was called
             self._dispatch.fail(error)
+        return None
 
-    def _lose(self, worker: int, chunk: Chunk | None, why: str) -> None:
-        """A process is gone. Somebody else does its chunk, unless that is what ends processes."""
+    def _lose(self, worker: int, chunk: Chunk | None, why: str) -> Do | None:
+        """A process is gone. Somebody does its chunk, unless that is what ends processes.
+
+        Another process takes its place, as long as there is something to do, and not without end.
+        """
         is_deadly = chunk is not None and self._dispatch.is_deadly(chunk)
         if chunk is not None and is_deadly:
             rows = rows_text(chunk.start, chunk.stop)
@@ -151,7 +176,10 @@ class Crew:
                 self._fail(chunk, FunctionError(f"{rows} ended {MAX_LOSSES} processes: {why}"))
             except FunctionError as error:
                 self._dispatch.fail(error)
-        self._dispatch.lose(worker, chunk, why, is_done=is_deadly)
+        if not self._dispatch.lose(worker, chunk, why, is_done=is_deadly):
+            return None
+        assert self._processes is not None
+        return _do_of(self._processes.replace(worker, self._dispatch))
 
     def _fail(self, chunk: Chunk, error: FunctionError) -> None:
         """A chunk has no result: that ends the loop, or is kept for the user."""
@@ -165,3 +193,7 @@ class Crew:
                 first = self._work.first
                 one = Failure(start=first + chunk.start, stop=first + chunk.stop, error=str(error))
                 self.failures.append(one)
+
+
+def _do_of(remote: Remote | None) -> Do | None:
+    return None if remote is None else remote.do

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MAX_LOSSES = 3
 """A chunk that has ended so many processes is not given to another one."""
+MAX_REPLACED = 100
+"""How many processes of a loop are replaced."""
 
 
 class Dispatch:
@@ -24,7 +26,8 @@ class Dispatch:
     def __init__(self, settings: Settings, queues: Queues) -> None:
         self.queues = queues
         self.lost: dict[int, str] = {}
-        self._workers = settings.workers
+        self._workers = self._num_left = settings.workers
+        self._num_replaced = 0
         self._is_learning = settings.choice is None or settings.choice.scheme.is_learning
         self._may_lose = settings.where == "processes"
         self._lock = threading.Lock()
@@ -65,10 +68,11 @@ class Dispatch:
             self._losses[chunk.start] = self._losses.get(chunk.start, 0) + 1
             return self._losses[chunk.start] >= MAX_LOSSES
 
-    def lose(self, worker: int, chunk: Chunk | None, why: str, *, is_done: bool = False) -> None:
-        """A worker is gone: somebody else does its chunk, unless that counts as done.
+    def lose(self, worker: int, chunk: Chunk | None, why: str, *, is_done: bool = False) -> bool:
+        """A worker's process is gone: somebody does its chunk, unless that counts as done.
 
-        Without anybody left the loop fails.
+        Returns whether another process is to take its place. One that was lost before it was ready
+        is not replaced. Without anybody left the loop fails.
         """
         with self._lock:
             self.lost[worker] = why
@@ -76,7 +80,13 @@ class Dispatch:
                 self._num_out -= 1
                 if not is_done:
                     self.queues.put_back(chunk)
-            if len(self.lost) == self._workers and (self._num_out or self.queues.remaining):
+            if chunk is not None and self.queues.remaining and not self._is_stopped:
+                self._num_replaced += 1
+                if self._num_replaced <= MAX_REPLACED:
+                    self._changed.notify_all()
+                    return True
+            self._num_left -= 1
+            if self._num_left == 0 and (self._num_out or self.queues.remaining):
                 had = "" if chunk is None else f", which had {rows_text(chunk.start, chunk.stop)}"
                 self._fail(
                     LaunchError(
@@ -84,6 +94,7 @@ class Dispatch:
                     )
                 )
             self._changed.notify_all()
+            return False
 
     def fail(self, error: BaseException) -> None:
         """Ends the loop by an error, the first one if there are several."""

@@ -33,7 +33,7 @@ def run_loop(settings: Settings, work: Work, sink: Folded | Kept, *, progress: b
         dispatch = Dispatch(settings, queues)
         crew = Crew(settings, work, dispatch, sink)
         if work.num_rows == 0:  # so that what comes of nothing has the right form
-            sink.put(0, Part(0, 0, work.do(0, 0)))
+            sink.put(0, Part(0, 0, work.do(0, 0, settings.devices[0])[0]))
         else:
             _follow(crew, dispatch, work, progress=progress)
     choice = settings.choice or queues.choice
@@ -46,6 +46,7 @@ def run_loop(settings: Settings, work: Work, sink: Folded | Kept, *, progress: b
         victim=str(choice.victims),
         decisions=tuple(decisions),
         workers=settings.workers,
+        devices=settings.devices,
         chunks_of=tuple(tally.chunks for tally in crew.tallies),
         rows_of=tuple(tally.rows for tally in crew.tallies),
         busy_s=tuple(tally.busy_s for tally in crew.tallies),
@@ -57,6 +58,11 @@ def run_loop(settings: Settings, work: Work, sink: Folded | Kept, *, progress: b
 
 
 def _follow(crew: Crew, dispatch: Dispatch, work: Work, *, progress: bool) -> None:
+    if crew.is_alone and not progress:
+        crew.run_alone()
+        if dispatch.error is not None:
+            raise dispatch.error
+        return
     with crew, _bar(work, progress) as bar:
         while not crew.wait(None if bar is None else TICK_S):
             if bar is not None:

@@ -11,6 +11,7 @@ import importlib
 import os
 import pickle
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from gangline.local.answers import answered, outcome_of
@@ -39,12 +40,13 @@ class Remote:
         self._child = child
         self._patience_s = patience_s
 
-    def do(self, start: int, stop: int) -> Any:
+    def do(self, start: int, stop: int) -> tuple[Any, float]:
         """As `Work.do`, over there. Raises WorkerLost if the process ends, or takes too long."""
         question = pickle.dumps((start, stop))
         answer = self._child.ask(question, limit_s=self._patience_s)
         try:
-            return outcome_of(answer)
+            outcome: tuple[Any, float] = outcome_of(answer)
+            return outcome
         except GanglineError:
             raise
         except Exception as error:
@@ -52,52 +54,69 @@ class Remote:
                 f"the result for {rows_text(start, stop)} cannot be sent from its process: {error}"
             ) from error
 
+
+class Processes:
+    """A process for each worker, and others in place of those that are lost."""
+
+    def __init__(self, settings: Settings, work: Work) -> None:
+        self._settings = settings
+        self._work = work
+        self._is_new = _is_importable(work.function)
+        self._path = _written(work) if self._is_new else None
+        self._children: list[Child] = []
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def start(self, dispatch: Dispatch) -> list[Remote | None]:
+        """All of them, at the same time; None where one was lost before it was ready."""
+        for worker in range(self._settings.workers):
+            self._begin(worker)
+        return [self._ready(worker, dispatch) for worker in range(self._settings.workers)]
+
+    def replace(self, worker: int, dispatch: Dispatch) -> Remote | None:
+        """Another one for a worker whose process is gone."""
+        with self._lock:
+            if self._is_over:
+                return None
+            self._children[worker].end()
+            self._begin(worker)
+        return self._ready(worker, dispatch)
+
     def end(self) -> None:
-        """The process is gone when this returns."""
-        self._child.end()
+        """All are gone when this returns, and what they read."""
+        with self._lock:
+            self._is_over = True
+            for child in self._children:
+                child.end()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
+    def _begin(self, worker: int) -> None:
+        pinned = self._settings.processors
+        processor = None if pinned is None else pinned[worker]
+        target, given = (
+            (_serve_file, str(self._path)) if self._is_new else (_serve_fork, self._work)
+        )
+        start = "spawn" if self._is_new else "fork"
+        arguments = (given, processor, self._settings.devices[worker])
+        child = Child(target, arguments, name=f"gangline-map-{worker}", start=start)
+        self._children[worker : worker + 1] = [child]
 
-def start_processes(settings: Settings, work: Work, dispatch: Dispatch) -> list[Remote | None]:
-    """A process for each worker; None where it was lost before it was ready."""
-    children: list[Child] = []
-    is_new = _is_importable(work.function)
-    path = _written(work) if is_new else None
-    try:
-        for worker in range(settings.workers):
-            processor = None if settings.processors is None else settings.processors[worker]
-            target, given = (_serve_file, str(path)) if is_new else (_serve_fork, work)
-            children.append(
-                Child(
-                    target,
-                    (given, processor),
-                    name=f"gangline-map-{worker}",
-                    start="spawn" if is_new else "fork",
-                )
-            )
-        return [_ready(child, worker, settings, dispatch) for worker, child in enumerate(children)]
-    except BaseException:
-        for child in children:
+    def _ready(self, worker: int, dispatch: Dispatch) -> Remote | None:
+        child = self._children[worker]
+        try:
+            child.await_ready()
+        except WorkerLost as lost:
+            dispatch.lose(worker, None, f"before it was ready, {lost}; {_IMPORTABLE}")
             child.end()
-        raise
-    finally:
-        if path is not None:
-            path.unlink(missing_ok=True)  # who has mapped it keeps it
+            return None
+        return Remote(child, patience_s=self._settings.patience_s)
 
 
 def pin(processor: int | None) -> None:
     """From here on the calling thread runs on this processor alone."""
     if processor is not None:
         os.sched_setaffinity(0, {processor})
-
-
-def _ready(child: Child, worker: int, settings: Settings, dispatch: Dispatch) -> Remote | None:
-    try:
-        child.await_ready()
-    except WorkerLost as lost:
-        dispatch.lose(worker, None, f"before it was ready, {lost}; {_IMPORTABLE}")
-        child.end()
-        return None
-    return Remote(child, patience_s=settings.patience_s)
 
 
 def _written(work: Work) -> Any:
@@ -145,13 +164,13 @@ def _forkable(function: Any) -> bool:
     return False
 
 
-def _serve_file(pipe: Connection, path: str, processor: int | None) -> None:
+def _serve_file(pipe: Connection, path: str, processor: int | None, device: str) -> None:
     live_with_parent()
     pin(processor)
-    _serve(pipe, read_mapped(path))
+    _serve(pipe, read_mapped(path), device)
 
 
-def _serve_fork(pipe: Connection, work: Work, processor: int | None) -> None:
+def _serve_fork(pipe: Connection, work: Work, processor: int | None, device: str) -> None:
     live_with_parent()
     pin(processor)
     if "torch" in sys.modules:
@@ -160,12 +179,12 @@ def _serve_fork(pipe: Connection, work: Work, processor: int | None) -> None:
         torch.set_num_threads(
             1
         )  # the threads that it had are not in a fork, and would be waited for
-    _serve(pipe, work)
+    _serve(pipe, work, device)
 
 
-def _serve(pipe: Connection, work: Work) -> None:
+def _serve(pipe: Connection, work: Work, device: str) -> None:
     def answer(question: bytes) -> bytes:
         start, stop = pickle.loads(question)
-        return answered(lambda: work.do(start, stop))
+        return answered(lambda: work.do(start, stop, device))
 
     serve_parent(pipe, answer)

@@ -42,6 +42,8 @@ class Mapped(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[str, ...]
     """What `scheme="expert"` or `"sarsa"` decided for this loop, and why."""
     workers: int
+    devices: tuple[str, ...]
+    """What each worker computes on, with `devices=`; else empty texts. Of a job: none."""
     chunks_of: tuple[int, ...]
     """How many chunks each worker did."""
     rows_of: tuple[int, ...]

@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from gangline.scheduling import WorkQueues
+from gangline.scheduling import Layout, WorkQueues
 from gangline.scheduling.selection import Selector, TunedQueues
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def queues_of(
         selector = Selector(
             workers=settings.workers,
             groups=settings.groups,
+            layouts=(Layout.PERGROUP,) if settings.devices[0] else tuple(Layout),
             method=settings.method,
             seed=settings.seed,
         )
@@ -62,7 +63,13 @@ def queues_of(
             _kept.popitem(last=False)
 
 
+def forget() -> None:
+    """What earlier loops have shown counts no more."""
+    with _lock:
+        _kept.clear()
+
+
 def _key(settings: Settings, function: Callable[..., Any]) -> Hashable:
     """Loops with the same key are taken to be alike."""
     code = getattr(function, "__code__", None) or type(function)
-    return (code, settings.method, settings.where, settings.workers, settings.groups)
+    return (code, settings.method, settings.where, settings.devices, settings.groups)

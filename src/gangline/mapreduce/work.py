@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from gangline.spec.errors import FunctionError
@@ -32,12 +33,19 @@ class Work:
         """The same for some of the rows, which are counted from 0 again."""
         return Work(self.function, self.inputs, (self.first + start, self.first + stop))
 
-    def do(self, start: int, stop: int) -> Any:
-        """What the function returns for these rows. What it raises is told with the rows."""
+    def do(self, start: int, stop: int, device: str = "") -> tuple[Any, float]:
+        """What the function returns for these rows, and its seconds: cutting them is not among these.
+
+        What it raises is told with the rows. It is told the device, where workers have one.
+        """
         start, stop = self.first + start, self.first + stop
         try:
-            return self.function(*self.inputs.arguments(start, stop))
-        except Exception as error:
+            arguments = self.inputs.arguments(start, stop)
+            told = {"device": device} if device else {}
+            begun = time.perf_counter()
+            value = self.function(*arguments, **told)
+            return value, time.perf_counter() - begun
+        except (Exception, SystemExit) as error:
             what = f"{type(error).__name__}: {error}"[:_MAX_TEXT]
             whose = f"{rows_text(start, stop)} of {self.inputs.num_rows}"
             raise FunctionError(f"{name_of(self.function)} failed for {whose}: {what}") from error

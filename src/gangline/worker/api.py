@@ -274,34 +274,11 @@ def no_sync() -> AbstractContextManager[None]:
 
 
 def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """A loader over this worker's part of an evaluation data set; every sample is somebody's once.
-
-    All workers must call it. Bring the results together with `mean`:
-
-        correct = count = 0
-        for x, y in gangline.evaluate(test_loader):
-            correct += int((model(x).argmax(1) == y).sum())
-            count += len(y)
-        accuracy = gangline.mean(correct / max(count, 1), weight=count)
-    """
-    check_loader(loader)
+    """A loader over this worker's part of an evaluation data set, by the shares of training."""
     session = _job.opened()
-    order = loader_order(loader, seed=0)
-    whole = _job.whole
-    if whole is not None and isinstance(order, DrawnOrder):
-        raise UnsupportedError(
-            f"the evaluation's order is {order.name}: where groups train at their own pace, every "
-            "group would draw an order of its own. Leave out the sampler, or choose the samples by "
-            "torch.utils.data.Subset"
-        )
-    together.meet(f"gangline.evaluate({order.length} samples)")
-    if session.client is None and not loader.drop_last:
-        return loader  # all of it is this worker's
-    # In a shuffled evaluation nothing depends on the order, so none needs to be agreed.
-    is_free = isinstance(order, ShuffledOrder)
-    indices: Sequence[int] = range(order.length)
-    if not is_free:
-        indices = cast("Sequence[int]", order.indices(0, _agree_on_order, Company.TOGETHER))
+    indices = evaluation_order(loader)
+    if is_whole(loader):
+        return loader
     if _job.training is None:
         shares, own_rank = (1,) * session.group.size, session.group.rank
     else:
@@ -313,6 +290,28 @@ def evaluate(loader: DataLoader[Any]) -> DataLoader[Any]:
             shares, own_rank = (view.whole.first_sample, *shares, max(0, after)), own_rank + 1
         own_rank = own_rank if is_member else len(shares)  # who has left has no part
     return evaluation_loader(loader, indices, shares=shares, rank=own_rank)
+
+
+def is_whole(loader: DataLoader[Any]) -> bool:
+    """Whether all of an evaluation is this worker's, as its loader has it."""
+    return _job.opened().client is None and not loader.drop_last
+
+
+def evaluation_order(loader: DataLoader[Any]) -> Sequence[int]:
+    """The samples of an evaluation, in the order that all workers have agreed on, when all are here."""
+    check_loader(loader)
+    order = loader_order(loader, seed=0)
+    if _job.whole is not None and isinstance(order, DrawnOrder):
+        raise UnsupportedError(
+            f"the evaluation's order is {order.name}: where groups train at their own pace, every "
+            "group would draw an order of its own. Leave out the sampler, or choose the samples by "
+            "torch.utils.data.Subset"
+        )
+    together.meet(f"gangline.evaluate({order.length} samples)")
+    # In a shuffled evaluation nothing depends on the order, so none needs to be agreed.
+    if isinstance(order, ShuffledOrder) or is_whole(loader):
+        return range(order.length)
+    return cast("Sequence[int]", order.indices(0, _agree_on_order, Company.TOGETHER))
 
 
 def batches(

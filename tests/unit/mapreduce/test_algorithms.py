@@ -94,7 +94,16 @@ def test_clusters_are_found_again(kind: str) -> None:
 # --- files -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["1,2\n3,4\n", "# a comment\n1 2\n\n3 4\n", "a,b\n1,2\n3,4\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1,2\n3,4\n",
+        "# a comment\n1 2\n\n3 4\n",
+        "a,b\n1,2\n3,4\n",
+        "\ufeff1,2\n3,4\n",
+        "1 2 # x\n3 4\n",
+    ],
+)
 def test_text_is_read(text: str, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text(text)
@@ -129,7 +138,13 @@ def test_edges_become_a_symmetric_matrix_without_gaps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("x.csv", b"1,2\n3\n", "cannot be read"),
+        ("x.csv", b"1,2\n3\n", "line 2: 1 values, and 2"),
+        ("x.csv", b"# ids\n1,2\n3,x\n", "line 3: 'x' is not a number"),
+        ("x.csv", b"1,2\n1.5,2\n", "line 2: '1.5' is not a whole number"),
+        ("x.csv", b"1 2 3 4\n", "4 columns"),
+        ("x.csv", b"a,b\n", "no rows of numbers"),
+        ("x.csv", b"1,,2\n3,4,5\n", "line 1: .* neither a row of numbers nor"),
+        ("x.csv", b"NA,1\n3,4\n", "line 1: .* neither a row of numbers nor"),
         ("x.csv", b"", "has no rows"),
         ("x.npy", b"garbage", "cannot be read"),
         ("x.npz", b"garbage", "cannot be read"),
@@ -143,6 +158,50 @@ def test_files_that_are_no_graph_are_refused(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=rf"{name}.*{said}"):
         read_graph(tmp_path / name)
+
+
+def test_node_numbers_keep_all_their_bits(tmp_path: Path) -> None:
+    path = tmp_path / "edges.txt"
+    path.write_text("9007199254740992 9007199254740993\n1 2\n")
+    assert read_graph(path).shape == (4, 4)
+    path.write_text("18446744073709551615 18446744073709551614 0.5\n1 2 0.25\n")
+    assert read_graph(path).shape == (4, 4)
+
+
+def test_an_edge_is_an_edge_whatever_its_weight(tmp_path: Path) -> None:
+    weights = sparse.csr_matrix(([-1.0, 0.0], ([0, 1], [1, 2])), shape=(3, 3))
+    sparse.save_npz(tmp_path / "x.npz", weights)
+    found = ALGORITHMS["connected-components"].run(read_graph(tmp_path / "x.npz"), **LOOP)
+    assert found["components"] == 2
+    path = tmp_path / "often.txt"
+    path.write_text("1 2\n" * 256)
+    assert ALGORITHMS["connected-components"].run(read_graph(path), **LOOP)["components"] == 1
+
+
+@pytest.mark.parametrize("kind", ["u1", "?", "f2", "i8"])
+def test_small_types_do_not_overflow(kind: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.full((3, 2), 200).astype(kind))
+    matrix = read_matrix(tmp_path / "x.npy")
+    found = ALGORITHMS["matrix-addition"].run(matrix, matrix, **LOOP)
+    assert found["sum"] == 2 * float(matrix.sum())
+    assert matrix.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (np.array([["a", "b"]]), "real numbers"),
+        (np.array([[1j, 2]]), "real numbers"),
+        (np.array([[np.nan, 2.0]]), "nan, inf"),
+        (np.array([["2026-01-01"]], dtype="M8[D]"), "real numbers"),
+    ],
+)
+def test_matrices_of_other_things_are_refused(
+    values: np.ndarray, said: str, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", values)
+    with pytest.raises(UsageError, match=rf"x\.npy.*{said}"):
+        read_matrix(tmp_path / "x.npy")
 
 
 def test_arrays_that_hold_objects_are_not_unpickled(tmp_path: Path) -> None:

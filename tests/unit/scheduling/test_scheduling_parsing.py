@@ -61,6 +61,10 @@ def test_which_schemes_learn_is_known():
         ("TAP(alpha=-1)", "not below 0"),
         ("TAP(alpha=nan)", "not below 0"),
         ("FAC(sigma=1)", "give mean"),
+        ("FAC(mean=0,sigma=0)", "above 0"),
+        ("TAP(alpha=inf)", "must be finite"),
+        ("GSS/FAC2", r"FAC2/GSS, are for the nodes of a job"),
+        ("mymod.Mine", r"a class of your own is mymod:Mine"),
         ("PLS(swr=2)", "at most 1"),
         ("AWF-C(x=0.5)", "x is at least 1"),
         ("mine.rules:Own", "cannot be used here"),
@@ -98,6 +102,16 @@ class Halves:
         return int(remaining / self.part)
     def finished(self, worker, size, seconds, overhead_s=0.0):
         pass
+
+class Late(Halves):
+    def next_size(self, worker, remaining):
+        if remaining < 50 < self.loop.total:
+            raise RuntimeError("late")
+        return 3
+
+class Steps(Halves):
+    def next_size(self, worker, remaining):
+        return self.part
 
 class Mute(Halves):
     finished = None
@@ -156,6 +170,16 @@ def test_a_scheme_of_ones_own_is_used(own):
 def test_a_scheme_of_ones_own_is_tried_when_it_is_loaded(own, name, said):
     with pytest.raises(UsageError, match=said):
         parse_scheme(f"{own}:{name}", load=load_named)
+
+
+def test_a_scheme_of_ones_own_that_raises_later_is_told_with_its_name(own):
+    scheme = parse_scheme(f"{own}:Late", load=load_named).make(60, 2)
+    with pytest.raises(UsageError, match=r"Late: RuntimeError on a loop of 60 items: late"):
+        scheme.next_size(0, 40)
+
+
+def test_whole_parameters_of_ones_own_scheme_stay_whole(own):
+    assert parse_scheme(f"{own}:Steps(part=7)", load=load_named).make(100, 2).next_size(0, 100) == 7
 
 
 def test_a_victim_rule_of_ones_own_is_used_and_tried(own):

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import gzip
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gangline.local.table import library_of
+from gangline.mapreduce.algorithms.text import read_edges, read_numbers
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 SPARSE_BELOW = 0.25
@@ -20,46 +21,43 @@ _MAX_DENSE_BYTES = 8 << 30
 
 
 def read_matrix(path: Path) -> Any:
-    """A matrix, as its file has it: dense, or sparse by rows. Raises UsageError."""
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}")
-    try:
-        found = _read(path)
-    except UsageError:
-        raise
-    except Exception as error:  # who reads the many formats raises all kinds
-        raise UsageError(
-            f"{path} cannot be read: {error}; give numbers as text (one row in a line), .npy, .npz or "
-            f".mtx"
-        ) from error
-    if len(found.shape) != 2:
-        raise UsageError(f"{path} has {len(found.shape)} dimensions; a matrix has rows and columns")
-    return found
+    """A matrix of floats, as its file has it: dense, or sparse by rows. Raises UsageError."""
+    found = _read_any(path)
+    if found.dtype.kind not in "biuf":
+        raise UsageError(f"{path} holds {found.dtype} values; give real numbers")
+    values = found.data if library_of(found) == "scipy" else found
+    if not np.isfinite(values).all():
+        raise UsageError(f"{path} has values that are no numbers (nan, inf); leave out their rows")
+    return found.astype(np.float64)
 
 
 def read_graph(path: Path) -> Any:
-    """The symmetric matrix of an undirected graph: from two node numbers in a line, or a matrix.
+    """The symmetric matrix of an undirected graph: true where two nodes have an edge.
 
-    Nodes are counted anew, without gaps.
+    Text is a list of edges: two node numbers in a line, and perhaps a weight, which does not matter.
+    Nodes are counted anew, without gaps. Other files hold the matrix, whose values are the edges.
     """
-    found = read_matrix(path)
     sparse = _scipy(path)
     if _is_text(path):
-        if found.shape[1] < 2:
-            raise UsageError(
-                f"{path} has one column; a list of edges has two node numbers in a line"
-            )
-        _, ends = np.unique(found[:, :2], return_inverse=True)
-        ends = ends.reshape(-1, 2)
-        nodes = int(ends.max()) + 1 if len(ends) else 0
-        ones = np.ones(len(ends), dtype=np.int8)
-        found = sparse.coo_matrix((ones, (ends[:, 0], ends[:, 1])), shape=(nodes, nodes)).tocsr()
+        return _graph_of_edges(path, sparse)
+    found = _read_any(path)
     if found.shape[0] != found.shape[1]:
         raise UsageError(
             f"{path} has {found.shape[0]} rows and {found.shape[1]} columns; the matrix of a graph has "
-            f"a row and a column for each node"
+            f"a row and a column for each node (a list of edges is a text file)"
         )
-    return found.maximum(found.T).tocsr() if library_of(found) == "scipy" else found + found.T
+    edges = found != 0
+    return (edges + edges.T).tocsr() if library_of(found) == "scipy" else edges | edges.T
+
+
+def _graph_of_edges(path: Path, sparse: Any) -> Any:
+    found = _checked(path, lambda: read_edges(path))
+    _, ends = np.unique(found, return_inverse=True)
+    ends = ends.reshape(-1, 2)
+    nodes = int(ends.max()) + 1
+    edges = np.ones(len(ends), dtype=bool)
+    graph = sparse.coo_matrix((edges, (ends[:, 0], ends[:, 1])), shape=(nodes, nodes)).tocsr()
+    return (graph + graph.T).tocsr()
 
 
 def select_representation(matrix: Any) -> Any:
@@ -74,6 +72,28 @@ def select_representation(matrix: Any) -> Any:
     return matrix.toarray() if is_sparse else matrix
 
 
+def _read_any(path: Path) -> Any:
+    found = _checked(path, lambda: _read(path))
+    if len(found.shape) != 2:
+        raise UsageError(f"{path} has {len(found.shape)} dimensions; a matrix has rows and columns")
+    return found
+
+
+def _checked(path: Path, read: Callable[[], Any]) -> Any:
+    """What is read; whatever goes wrong is told with the file."""
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}")
+    try:
+        return read()
+    except UsageError:
+        raise
+    except Exception as error:  # who reads the many formats raises all kinds
+        raise UsageError(
+            f"{path} cannot be read: {error}; give numbers as text (one row in a line), .npy, .npz or "
+            f".mtx"
+        ) from error
+
+
 def _read(path: Path) -> Any:
     name = path.name.removesuffix(".gz")
     if name.endswith(".npy"):
@@ -85,27 +105,7 @@ def _read(path: Path) -> Any:
 
         found = scipy.io.mmread(path)
         return found.tocsr() if library_of(found) == "scipy" else found
-    return _read_text(path)
-
-
-def _read_text(path: Path) -> Any:
-    """Numbers between commas or blanks; lines that begin with # and a line of names are left out."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        first = next((line for line in file if line.strip() and not line.startswith("#")), "")
-    if not first:
-        raise UsageError(f"{path} has no rows")
-    separator = "," if "," in first else None
-    try:
-        [float(word) for word in first.split(separator)]
-        has_names = 0
-    except ValueError:
-        has_names = 1
-    with opened(path, "rt", encoding="utf-8") as file:
-        lines = (line for line in file if line.strip() and not line.startswith("#"))
-        for _ in range(has_names):
-            next(lines)
-        return np.loadtxt(lines, delimiter=separator, ndmin=2)
+    return read_numbers(path)
 
 
 def _is_text(path: Path) -> bool:

@@ -18,7 +18,7 @@ from gangline.paramserver.service.link import ASKER, HOLDER, pair_of
 from gangline.spec.errors import ExchangeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gangline.collectives import Group
     from gangline.mapreduce.nodes.handout import Handout, Range
@@ -125,21 +125,24 @@ class Holder:
         return answer[0] != _OVER
 
 
-def pull_own(handout: Handout, do: Callable[[Range], bool], is_lost: Callable[[], bool]) -> None:
-    """The node that hands out does rows, too, until nothing is left or its group is lost.
-
-    `do` returns whether to go on.
-    """
+def pull_own(
+    handout: Handout, is_lost: Callable[[], bool], has_failed: Callable[[], bool]
+) -> Iterator[Range]:
+    """What the node that hands out does itself, until nothing is left or its group is lost."""
     while not handout.is_over and not is_lost():
         rows = handout.next(0)
         if rows is None:
             time.sleep(_POLL_S)
-        elif not do(rows):
+            continue
+        yield rows
+        if has_failed():
             handout.stop()
 
 
-def pull_from(group: Group, do: Callable[[Range], bool], is_lost: Callable[[], bool]) -> None:
-    """Another node asks for rows until it is told that all is over, or its group is lost."""
+def pull_from(
+    group: Group, is_lost: Callable[[], bool], has_failed: Callable[[], bool]
+) -> Iterator[Range]:
+    """What another node is told to do, until it hears that all is over, or its group is lost."""
     said = _ASKED
     while not is_lost():
         group.send(torch.tensor([said], dtype=torch.int64), to=HOLDER)
@@ -150,5 +153,7 @@ def pull_from(group: Group, do: Callable[[Range], bool], is_lost: Callable[[], b
             return
         if kind == _WAIT:
             time.sleep(_POLL_S)
-        elif not do((start, stop)):
+            continue
+        yield start, stop
+        if has_failed():
             said = _STOPPED

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from gangline.scheduling.schemes.formulas import round_up
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from gangline.scheduling.chunks import Loop, Scheme
     from gangline.scheduling.schemes.formulas import Formula
 
@@ -52,3 +55,32 @@ class Bounded:
     def finished(self, worker: int, size: int, seconds: float, overhead_s: float = 0.0) -> None:
         """Goes to the scheme."""
         self._scheme.finished(worker, size, seconds, overhead_s)
+
+
+class Guarded:
+    """A user's own scheme, whose errors are told with its name."""
+
+    def __init__(self, maker: Callable[..., Scheme], loop: Loop, name: str, **given: float) -> None:
+        self._name = name
+        self._total = loop.total
+        with self._told():
+            self._scheme = maker(loop, **given)
+
+    def next_size(self, worker: int, remaining: int) -> int:
+        """As the scheme says."""
+        with self._told():
+            return self._scheme.next_size(worker, remaining)
+
+    def finished(self, worker: int, size: int, seconds: float, overhead_s: float = 0.0) -> None:
+        """Goes to the scheme."""
+        with self._told():
+            self._scheme.finished(worker, size, seconds, overhead_s)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise UsageError(
+                f"scheme {self._name}: {type(error).__name__} on a loop of {self._total} items: {error}"
+            ) from error

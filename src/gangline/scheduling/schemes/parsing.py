@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from gangline.scheduling.chunks import Loop
-from gangline.scheduling.schemes.bounded import Bounded
+from gangline.scheduling.schemes.bounded import Bounded, Guarded
 from gangline.scheduling.schemes.checking import check_scheme
 from gangline.scheduling.schemes.named import DAPHNE, LEARNING, PARAMETERS, SCHEMES, SHARING
 from gangline.spec.errors import UsageError
@@ -58,6 +58,9 @@ class SchemeSpec(msgspec.Struct, frozen=True):
     ) -> Scheme:
         """The scheme of one loop; what may be known of the loop is said at `Loop`."""
         loop = Loop.of(total, workers, grain=grain, weights=weights, timing=timing, speeds=speeds)
+        if not self.name:
+            own = Guarded(self.maker, loop, self.text, **self.parameters)
+            return Bounded(own, loop, name=self.text)
         return Bounded(self.maker(loop, **self.parameters), loop, name=self.text)
 
     def __str__(self) -> str:
@@ -71,7 +74,7 @@ def parse_scheme(text: str, *, load: Load | None = None) -> SchemeSpec:
     """
     found = _WRITTEN.match(text.strip())
     if found is None:
-        raise UsageError(f"scheme {text!r}: write a name, and parameters as in TAP(alpha=1.3)")
+        raise UsageError(f"scheme {text!r}: write a name{_advice(text)}")
     home, name = found["home"], found["name"]
     parameters = _parameters(found["parameters"] or "", text=text)
     if home is not None and home != _DAPHNE:
@@ -93,8 +96,18 @@ def _check_known(name: str, *, home: str | None, text: str) -> None:
     if name in known:
         return
     hint = did_you_mean(name, known)
-    own = ", and any class of your own as package.module:Name" if home is None else ""
+    own = "" if home else ", and any class of your own as package.module:Name"
     raise UsageError(f"no scheme {text!r}; there are {', '.join(known)}{own}{hint}")
+
+
+def _advice(text: str) -> str:
+    """What is probably meant by something that is no scheme."""
+    if "/" in text:
+        return "; two of them, as in FAC2/GSS, are for the nodes of a job (where='job')"
+    module, dot, name = text.strip().rpartition(".")
+    if dot and re.fullmatch(r"[\w.]+", module) and name.isidentifier():
+        return f"; a class of your own is {module}:{name}"
+    return ", and parameters as in TAP(alpha=1.3)"
 
 
 def _parameters(written: str, *, text: str) -> dict[str, float]:
@@ -102,14 +115,19 @@ def _parameters(written: str, *, text: str) -> dict[str, float]:
     for part in filter(None, (one.strip() for one in written.split(","))):
         key, equals, value = part.partition("=")
         try:
-            found[key.strip()] = float(value)
+            found[key.strip()] = _number(value)
         except ValueError:
             raise UsageError(
                 f"scheme {text!r}: {part!r} is no parameter; write name=number"
             ) from None
         if not equals or not 0 <= found[key.strip()] < float("inf"):
-            raise UsageError(f"scheme {text!r}: {part!r} must be name=number, and not below 0")
+            raise UsageError(f"scheme {text!r}: {part!r} must be finite, and not below 0")
     return found
+
+
+def _number(written: str) -> float:
+    """Whole numbers stay whole, for classes that count with them."""
+    return int(written) if written.strip().isdecimal() else float(written)
 
 
 def _check_values(name: str, parameters: dict[str, float], *, text: str) -> None:
@@ -117,8 +135,8 @@ def _check_values(name: str, parameters: dict[str, float], *, text: str) -> None
         raise UsageError(f"scheme {text!r}: swr is the static part of the loop, above 0, at most 1")
     if parameters.get("x", 2.0) < 1:
         raise UsageError(f"scheme {text!r}: a chunk is 1/x of a worker's part; x is at least 1")
-    if {"sigma", "overhead"} & set(parameters) and not parameters.get("mean"):
-        raise UsageError(f"scheme {text!r}: give mean, what an item takes in seconds, with it")
+    if {"mean", "sigma", "overhead"} & set(parameters) and not parameters.get("mean"):
+        raise UsageError(f"scheme {text!r}: give mean, what an item takes in seconds, above 0")
 
 
 def _own(path: str, parameters: dict[str, float], *, text: str, load: Load | None) -> SchemeSpec:

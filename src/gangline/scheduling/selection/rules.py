@@ -43,6 +43,8 @@ TAIL = 0.05
 """A grain takes the slowest worker at most this part of the loop."""
 WORTH_A_TRY = 0.03
 """Above this share of lost time, other choices get a loop each."""
+DEAR = 0.5
+"""Chunks that cost more than this part of an item are dear, and so is stealing."""
 WITHIN_OVERHEAD = 0.05
 """Above this share of overhead, the grain is raised within a loop."""
 
@@ -98,6 +100,8 @@ def alternatives(first: Choice, report: LoopReport, layouts: Sequence[Layout]) -
     scheme, grain = str(first.scheme), first.grain
     others = ["FAC2"] if scheme == "GSS" else [one for x in FINENESS if (one := _fine(x)) != scheme]
     found = [Choice.parse(other, grain=grain, layout=first.layout) for other in others]
+    if Layout.CENTRALIZED in layouts and report.overhead_s > DEAR * report.mean_s:
+        found.append(Choice.parse(scheme, grain=grain))  # of one queue nobody steals
     if Layout.PERCPU in layouts:
         stolen = Choice.parse(scheme, grain=grain, layout=Layout.PERCPU, victims="RANDOMPRI")
         found.append(stolen)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NOTHING = torch.zeros(0, dtype=torch.float64)
+NOTHING = torch.zeros(0, dtype=torch.float64)
 
 
 @overload
@@ -114,7 +114,7 @@ def gather(value: Any) -> list[Any]:
     training = job.training
 
     def exchange(group: Group) -> list[bytes]:
-        add_alike(group, _NOTHING, name=name, worker=job.opened().place.worker)
+        add_alike(group, NOTHING, name=name, worker=job.opened().place.worker)
         return gather_bytes(group, blob)
 
     blobs = collective(name, exchange)
@@ -137,7 +137,7 @@ def is_ghost() -> bool:
 
 def meet(name: str) -> None:
     """Waits until every worker is in the call of this name."""
-    add_up(name, _NOTHING)
+    add_up(name, NOTHING)
 
 
 def add_up(name: str, values: Tensor) -> Tensor:
