@@ -173,6 +173,8 @@ def main() -> None:
     if os.geteuid() != 0 and "slow_links" in options.scenarios:
         print("slow_links is left out: emulated networks need root", flush=True)
         options.scenarios.remove("slow_links")
+    if not 1 <= options.streams <= len(os.sched_getaffinity(0)):
+        parser.error(f"--streams {options.streams}: every stream needs a core of its own at least")
     options.choose_in = options.choose_in or options.scenarios
     options.deadline = time.monotonic() + options.within
     RESULTS.mkdir(exist_ok=True)

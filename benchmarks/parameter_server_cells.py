@@ -44,7 +44,7 @@ SCENARIOS = {
     "even": Scenario(),
     "slow_worker": Scenario(speeds=(1.0, 1.0, 1.0, 0.2)),
     "pauses": Scenario(has_pauses=True),
-    "slow_links": Scenario(bytes_per_s=12.5e6),
+    "slow_links": Scenario(bytes_per_s=25e6),
 }
 
 
