@@ -5,8 +5,8 @@
 
 Each server is a process that holds one shard of so many megabytes. The plain socket carries the same
 bytes between the same processes at the same time: what the link can do. A push is checked and staged by
-the server; a pull sends all values, which are there; a pull after an update has the server make a step of SGD
-and copy its values first.
+the server; a pull sends all values, which are there; a pull after an update has the server make a step
+of SGD and copy its values first.
 """
 
 from __future__ import annotations
