@@ -113,6 +113,7 @@ def measure_all(options: argparse.Namespace, book: Book) -> None:
     """Measures what is missing, until the time is over."""
     stages = [quick(options)] if options.quick else [choosing(options), comparing(options, book)]
     with streams_of(options.streams) as streams:
+        options.deadline = time.monotonic() + options.within
         for stage in stages:
             missing = Missing(stage, book)
             threads = [
@@ -176,7 +177,6 @@ def main() -> None:
     if not 1 <= options.streams <= len(os.sched_getaffinity(0)):
         parser.error(f"--streams {options.streams}: every stream needs a core of its own at least")
     options.choose_in = options.choose_in or options.scenarios
-    options.deadline = time.monotonic() + options.within
     RESULTS.mkdir(exist_ok=True)
     name = f"{options.name}_quick" if options.quick else options.name
     book = Book(RESULTS / f"{name}.jsonl")
