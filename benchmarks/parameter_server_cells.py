@@ -202,6 +202,18 @@ def held(steps_mb: float, peak_mb: float) -> str:
     return f"{steps_mb:.0f}, {peak_mb:.0f}"
 
 
+def memory_table(book: Book) -> str | None:
+    """By how much each worker's memory grew in its first steps, and at most; None: not measured."""
+    rows = []
+    for contender in HOLDERS:
+        if found := book.of("even", "wide", contender):
+            steps = np.median([one.steps_mb for one in found], axis=0)
+            peaks = np.median([one.peak_mb for one in found], axis=0)
+            rows.append([contender, *map(held, steps, peaks)])
+    workers = [f"worker {number}" for number in range(len(rows[0]) - 1)] if rows else []
+    return table(["contender", *workers], rows) if rows else None
+
+
 HEAD = [
     *(
         "contender",
@@ -225,16 +237,9 @@ def report(book: Book) -> str:
             if rows:
                 is_quick = book.taken[-1].cell.is_quick
                 parts.append(f"## {scenario}, {aimed(model, is_quick)}\n\n{table(HEAD, rows)}")
-    rows = [
-        [contender, *map(held, np.median([one.steps_mb for one in found], axis=0), peaks)]
-        for contender in HOLDERS
-        if (found := book.of("even", "wide", contender))
-        and len(peaks := np.median([one.peak_mb for one in found], axis=0))
-    ]
-    if rows:
-        workers = [f"worker {number}" for number in range(len(rows[0]) - 1)]
+    if (memory := memory_table(book)) is not None:
         title = "## Memory: 67 MB of parameters, Adam; growth in steps, and at most, MB"
-        parts.append(f"{title}\n\n{table(['contender', *workers], rows)}")
+        parts.append(f"{title}\n\n{memory}")
     errors = [one for one in book.taken if one.error]
     if errors:
         parts.append("\n".join(f"failed: {one.cell}: {one.error[-300:]}" for one in errors))

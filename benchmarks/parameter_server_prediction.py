@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the simulator says of `parameter_server.py` beforehand: the time of all epochs, per contender.
 
-    python benchmarks/parameter_server_prediction.py --cores 4 --use 0.6     # before measuring
-    python benchmarks/parameter_server_prediction.py --compare               # afterwards, beside it
+    python benchmarks/parameter_server_prediction.py --cores 4 --use 0.6
 
 What a step costs is measured first, on one core that nothing else uses, and kept with the prediction
-in results/parameter_server_prediction.json. DDP is not predicted: the simulator knows gangline alone.
+in results/parameter_server_prediction.json; `parameter_server_tables.py` compares. DDP is not predicted:
+the simulator knows gangline alone.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from gangline.simulation import Course, Scenario, simulate, simulate_teams
 from gangline.simulation.scenario import SimulatedNode
 from gangline.spec.sync import parse_sync
 from harness import RESULTS
-from paced_teams import table
-from parameter_server_cells import AIMS, CONTENDERS, SCENARIOS, Book
+from parameter_server_cells import AIMS, CONTENDERS, SCENARIOS
 from parameter_server_train import (
     DDP,
     PAUSE_EVERY_S,
@@ -39,7 +38,6 @@ from parameter_server_train import (
     loss_of,
     model_of,
 )
-from sync_prediction import rank_correlation
 
 GLOBAL_BATCH = 64
 SOLO_SAMPLES = (8, 32)
@@ -145,31 +143,8 @@ def predict_all(given: argparse.Namespace) -> dict[str, object]:
     return {"costs": {model: one._asdict() for model, one in costs.items()}, "predicted": predicted}
 
 
-def compared(predicted: Predicted, book: Book) -> str:
-    """Predicted beside measured, with how well the order was known."""
-    parts = []
-    for model, by_scenario in predicted.items():
-        for scenario, by_contender in by_scenario.items():
-            found = {c: book.of(scenario, model, c) for c in by_contender}
-            known = [contender for contender in by_contender if found[contender]]
-            guess = [by_contender[contender] for contender in known]
-            truth = [median(one.seconds for one in found[contender]) for contender in known]
-            if not known:
-                continue
-            rows = [
-                [contender, f"{a:.1f}", f"{b:.1f}", f"{a / b:.2f}"]
-                for contender, a, b in zip(known, guess, truth, strict=True)
-            ]
-            head = ["contender", "predicted (s)", "measured (s)", "ratio"]
-            correlation = rank_correlation(guess, truth)
-            parts.append(
-                f"### {scenario}, {model}\n\n{table(head, rows)}\n\nRank correlation {correlation:.2f}."
-            )
-    return "\n\n".join(parts) or "nothing was measured yet"
-
-
 def main() -> None:
-    """Predicts, or compares."""
+    """Predicts, and keeps it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scenarios", nargs="+", choices=list(SCENARIOS), default=list(SCENARIOS))
     parser.add_argument("--models", nargs="+", choices=list(AIMS), default=list(AIMS))
@@ -177,21 +152,13 @@ def main() -> None:
     parser.add_argument("--use", type=float, default=USABLE_FRACTION)
     parser.add_argument("--exchange-ms", type=float, default=2.0, help="of a sum among four")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--compare", action="store_true")
     default = os.environ.get("GANGLINE_DATA", "../shared/data")
     parser.add_argument("--data", type=Path, default=Path(default))
     given = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{NAME}.json"
-    if not given.compare:
-        path.write_text(json.dumps(predict_all(given), indent=1))
-        print(path.read_text())
-        return
-    text = compared(
-        json.loads(path.read_text())["predicted"], Book(RESULTS / "parameter_server.jsonl")
-    )
-    (RESULTS / f"{NAME}.md").write_text(text + "\n")
-    print(text)
+    path.write_text(json.dumps(predict_all(given), indent=1))
+    print(path.read_text())
 
 
 if __name__ == "__main__":
