@@ -4,8 +4,8 @@
     python benchmarks/parameter_server_prediction.py --cores 4 --use 0.6
 
 What a step costs is measured first, on one core that nothing else uses, and kept with the prediction
-in results/parameter_server_prediction.json; `parameter_server_tables.py` compares. DDP is not predicted:
-the simulator knows gangline alone.
+in results/parameter_server_prediction.json; `parameter_server_tables.py` compares. DDP is not
+predicted: the simulator knows gangline alone.
 """
 
 from __future__ import annotations
