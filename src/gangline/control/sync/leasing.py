@@ -57,8 +57,8 @@ class _Account:
         """Those teams."""
         self.void: list[Lease] = []
         """Parts of its own order that it has computed, and that count nothing: others have them."""
-        self.is_late = False
-        """Whether what it computed last came too late."""
+        self.is_slow = False
+        """Whether what it computed last came two rounds too late, or more."""
 
     @property
     def safe(self) -> int:
@@ -98,7 +98,7 @@ class LeaseBook:
         """Whether all were told that the epoch is over: who comes back later has no more of it."""
         self._free: list[Lease] = [Lease(0, length)] if length else []
         self._returned: list[Lease] = []
-        """Free, too: what came too late when it was computed first. Only who is in time gets it."""
+        """Free, too: what came too late when it was computed first. Who is slow gets none of it."""
         self._accounts: dict[int, _Account] = {}
         self._lost: dict[int, _Account] = {}
         """Of teams that are no more."""
@@ -170,13 +170,17 @@ class LeaseBook:
         return lease
 
     def _lendable(self, team: int, account: _Account) -> list[Lease]:
-        """What is free for a team. What came too late before is for those that are in time."""
+        """What is free for a team.
+
+        What came too late before is not for a slow team: all would wait for it at the end. Who just came
+        last in a round is not slow: among equals somebody does in every round.
+        """
         if self._is_closed:
             return []
         if self.estates is not None:
             return _within(self._everything, self.estates.get(team, Lease(0, 0)))
         others = (one for number, one in self._accounts.items() if number != team)
-        is_for_others = account.is_late and any(not one.is_late for one in others)
+        is_for_others = account.is_slow and any(not one.is_slow for one in others)
         return self._free or ([] if is_for_others else self._returned)
 
     def _num_steps(self, batch: int, part: float, teams: int) -> int:
@@ -239,23 +243,23 @@ class LeaseBook:
         account = self._lost.get(team) or self._accounts.setdefault(team, _Account())
         account.committed = max(account.committed, min(offset, account.order.given))
 
-    def void(self, team: int, start: int, stop: int, *, is_late: bool) -> list[Lease]:
+    def void(self, team: int, start: int, stop: int, *, late_by: int = 0) -> list[Lease]:
         """This part of a team's order counts nothing, though it was computed: it is free again.
 
-        `is_late` says that it came too late: then it is for those that are in time.
+        `late_by` says by how many rounds it came too late, if that is why.
         """
         account = self._lost.get(team) or self._accounts.setdefault(team, _Account())
         returned = account.locate(start, stop)
         if not returned:
             return []
         account.void += leave_out(start, stop, account.void)
-        account.is_late = is_late
-        (self._returned if is_late else self._free).extend(returned)
+        account.is_slow = late_by > 1
+        (self._returned if late_by else self._free).extend(returned)
         return returned
 
     def note_in_time(self, team: int) -> None:
         """What a team has computed last came in time."""
-        self._accounts.setdefault(team, _Account()).is_late = False
+        self._accounts.setdefault(team, _Account()).is_slow = False
 
     def share(self, offsets: Mapping[int, int]) -> None:
         """These teams, and no others, were merged: each one's samples are in all their parameters."""

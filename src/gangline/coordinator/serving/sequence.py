@@ -122,15 +122,17 @@ class UpdateSequence:
                 self._held[team] = pushed
                 self._close(arrival.closed)
             case Fate.LATE:
-                self._void(_span_of(pushed), clock=pushed.clock)
+                self._void(_span_of(pushed), clock=pushed.clock, late_by=arrival.late_by)
             case Fate.DUPLICATE | Fate.GONE:
                 pass
 
-    def _void(self, span: Span, *, clock: int = -1) -> None:
+    def _void(self, span: Span, *, clock: int = -1, late_by: int = 0) -> None:
         """These samples count nothing, though they were computed."""
         team, epoch, start, stop = span
         self._stops[team, epoch] = max(stop, self._stops.get((team, epoch), 0))
-        self._lending.void(Voided(team=team, epoch=epoch, start=start, stop=stop, clock=clock))
+        self._lending.void(
+            Voided(team=team, epoch=epoch, start=start, stop=stop, clock=clock, late_by=late_by)
+        )
 
     def forget(self, pushed: Pushed) -> None:
         """A push went to servers that have been lost since, with it: the team computes another one."""

@@ -170,7 +170,7 @@ class Lending:
                     self.book.commit(team, offset)
                     self.book.note_in_time(team)
             case Voided(team=team, epoch=epoch, start=start, stop=stop) if epoch == self.book.epoch:
-                self.book.void(team, start, stop, is_late=record.clock >= 0)
+                self.book.void(team, start, stop, late_by=record.late_by)
             case TeamLost(team=team):
                 self.book.take_back(team)
                 self._lose_estate(team)
