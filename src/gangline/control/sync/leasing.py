@@ -172,8 +172,8 @@ class LeaseBook:
     def _lendable(self, team: int, account: _Account) -> list[Lease]:
         """What is free for a team.
 
-        What came too late before is not for a slow team: all would wait for it at the end. Who just came
-        last in a round is not slow: among equals somebody does in every round.
+        What came too late before is not for a slow team: all would wait for it at the end. Who just
+        came last in a round is not slow: among equals somebody does in every round.
         """
         if self._is_closed:
             return []

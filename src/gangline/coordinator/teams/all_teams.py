@@ -575,7 +575,7 @@ class Teams:
         """The fewest samples of a worker; where teams wait for each other's steps, as few as can be."""
         teams = self.training
         minimum = max((team.minimum for team in teams), default=1)
-        if self._merges.has_stops:
+        if self.sync.has_common_steps:
             return minimum
         count = sum(len(team.members) for team in teams)
         return least_share(self._global_batch, count, minimum=minimum)
