@@ -149,23 +149,28 @@ class LeaseBook:
         part: float,
         teams: int = 1,
         is_paused: bool = False,
+        reserved: int = 0,
     ) -> Lease:
         """The `number`-th lease of a team whose steps take `batch` samples; empty: nothing is free.
 
         `part` is its part of the speed of all that train, which are `teams`. Asking again gives the
         same lease. Where the book is paused nothing new is given, so that all teams come to an end.
+        So many samples are `reserved` for teams that have yet to ask for their first lease.
         """
         account = self._accounts.setdefault(team, _Account())
         if number < len(account.order):
             return account.order.leases[number]
         lendable = self._lendable(team, account)
-        if is_paused or not lendable:
+        room = self.num_free - reserved
+        if len(account.order) == 0 or self.estates is not None:
+            room = max(room, batch)
+        if is_paused or not lendable or room <= 0:
             account.is_ended = True
         if account.is_ended:
             return Lease(0, 0)
         steps = self._num_steps(batch, part, teams)
         start, stop = lendable[0]
-        lease = Lease(start, min(stop, start + steps * batch))
+        lease = Lease(start, min(stop, start + min(steps * batch, room)))
         self.restore(team, *lease)
         return lease
 

@@ -289,7 +289,7 @@ class Teams:
 
     def _grant(self, team: Team, asked: LeaseAsked) -> list[Outgoing]:
         is_paused = self._regrouping is not None or team.only_serves
-        part, teams = self._part_of(team), max(1, len(self.training))
+        part, teams = self._part_of(team), self.training
         granted = self.lending.grant(team, asked, part=part, teams=teams, is_paused=is_paused)
         return [] if granted is None else team.tell(granted)
 
