@@ -10,29 +10,23 @@ rates are chosen in each cell, as the soonest at its target (else the lowest los
 not compared; then the contenders take turns, seed by seed, in a random order and its reverse. LeNet-5
 on MNIST is to reach 95 %, and a loss; a char GPT on Shakespeare a loss. Whatever was measured is kept
 in results/parameter_server.jsonl, line by line. Slow links need root.
+
+On a machine with many cores `--streams 4` makes so many runs side by side, each on cores of its own,
+and starts their workers from processes that have imported torch already (`warm_start.py`).
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
 import random
-import signal
-import subprocess
-import sys
-import tempfile
+import threading
 import time
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from gangline.emulation.scaling import scale_speeds
-from gangline.eventlog import read_run
-from gangline.observe import summarize
+from gangline.emulation.scaling import USABLE_FRACTION
 from harness import RESULTS
 from parameter_server_cells import (
     AIMS,
@@ -45,100 +39,14 @@ from parameter_server_cells import (
     Aim,
     Book,
     Cell,
-    Scenario,
     Taken,
     report,
-    scenario_of,
     to_target_s,
 )
-from parameter_server_train import DDP, Judged
+from parameter_server_runs import Stream, measure, streams_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-SCRIPT = Path(__file__).with_name("parameter_server_train.py")
-
-
-def cluster_file(scenario: Scenario) -> str:
-    """One node for each worker; they pace themselves, so that DDP is as slow."""
-    lines = []
-    for number in range(len(scenario.speeds)):
-        lines += ["[[nodes]]", f'name = "n{number}"']
-        if scenario.bytes_per_s is not None:
-            lines.append(f"bytes_per_s = {scenario.bytes_per_s:.0f}")
-    return "\n".join(lines) + "\n"
-
-
-def command_of(cell: Cell, aim: Aim, folder: Path, data: Path) -> list[str]:
-    """The command that a user would give."""
-    scenario = scenario_of(cell)
-    (folder / "cluster.toml").write_text(cluster_file(scenario))
-    # Speeds that are all 1 would not be scaled, and the cores would be the limit.
-    asked = [0.999 * speed for speed in scenario.speeds]
-    speeds = scale_speeds(asked, len(os.sched_getaffinity(0))).speeds
-    flags = ["--cluster", str(folder / "cluster.toml"), "--run-dir", str(folder / "run")]
-    flags += ["--no-report", "--devices", "cpu"]
-    if cell.contender != DDP:
-        flags += ["--sync", cell.contender]
-    own = {
-        **{"model": cell.model, "contender": cell.contender, "rate": cell.rate, "seed": cell.seed},
-        **{"samples": aim.samples, "epochs": aim.epochs, "loss": aim.loss, "folder": folder},
-        **{"accuracy": aim.accuracy, "data": data, "speeds": ",".join(map(str, speeds))},
-    }
-    given = [part for name, value in own.items() for part in (f"--{name}", str(value))]
-    given += ["--pauses"] if scenario.has_pauses else []
-    return [sys.executable, "-m", "gangline.cli.main", "run", *flags, str(SCRIPT), *given]
-
-
-def measure(cell: Cell, aim: Aim, options: argparse.Namespace) -> Taken:
-    """One run, from its start to its end."""
-    load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="gangline-bench-") as text:
-        folder = Path(text)
-        said = run(command_of(cell, aim, folder, options.data), folder, options.timeout)
-        held = [json.loads(path.read_bytes()) for path in sorted(folder.glob("held-*.json"))]
-        if said is not None or len(held) < len(scenario_of(cell).speeds):
-            return Taken(cell=cell, load=load, error=said or "a worker did not end its loop")
-        judged = folder / "judged.json"
-        summary = None if cell.contender == DDP else summarize(read_run(folder / "run"))
-        served = None if summary is None else summary.served
-        return Taken(
-            cell=cell,
-            judged=msgspec.json.decode(judged.read_bytes(), type=Judged)
-            if judged.exists()
-            else None,
-            seconds=max(one["seconds"] for one in held),
-            peak_mb=[one["peak_mb"] for one in held],
-            steps_mb=[one["steps_mb"] for one in held],
-            staleness={} if served is None else served.staleness,
-            dropped_samples=0 if served is None else served.dropped_samples,
-            wait_fraction=0.0 if summary is None else summary.wait_fraction or 0.0,
-            load=load,
-        )
-
-
-def run(command: Sequence[str], folder: Path, timeout_s: float) -> str | None:
-    """None where it ended well, else the end of what it said."""
-    log = folder / "log"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=environment,
-        )
-    try:
-        code = process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        code = -1
-    finally:
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(15)
-    return None if code == 0 else f"exit code {code}: {log.read_text()[-1500:]}"
 
 
 def order_of(name: str, seed: int, contenders: Sequence[str]) -> list[str]:
@@ -149,13 +57,13 @@ def order_of(name: str, seed: int, contenders: Sequence[str]) -> list[str]:
 
 def choosing(options: argparse.Namespace) -> Iterator[tuple[Cell, Aim]]:
     """The runs that choose learning rates."""
-    for scenario in options.scenarios:
+    for scenario in options.choose_in:
         for model in options.models:
             aim = AIMS[model]
             for number in range(options.choosing):
                 seed = CHOOSING_SEED + number
                 for contender in order_of(f"{scenario} {model}", seed, options.contenders):
-                    for rate in aim.rates:
+                    for rate in aim.rates[: options.rates]:
                         yield Cell(scenario, model, contender, rate, seed), aim
 
 
@@ -180,13 +88,14 @@ def chosen_rate(book: Book, scenario: str, model: str, contender: str) -> float:
 def comparing(options: argparse.Namespace, book: Book) -> Iterator[tuple[Cell, Aim]]:
     """The runs that are compared: rates are known by now."""
     for seed in range(options.seeds):
+        for contender in order_of("wide", seed, HOLDERS if seed < options.memory else ()):
+            yield Cell("even", "wide", contender, WIDE.rates[0], seed), WIDE
         for scenario in options.scenarios:
+            chosen_in = scenario if scenario in options.choose_in else options.choose_in[0]
             for model in options.models:
                 for contender in order_of(f"{scenario} {model}", seed, options.contenders):
-                    rate = chosen_rate(book, scenario, model, contender)
+                    rate = chosen_rate(book, chosen_in, model, contender)
                     yield Cell(scenario, model, contender, rate, seed), AIMS[model]
-        for contender in order_of("wide", seed, HOLDERS if options.memory else ()):
-            yield Cell("even", "wide", contender, WIDE.rates[0], seed), WIDE
 
 
 def quick(options: argparse.Namespace) -> Iterator[tuple[Cell, Aim]]:
@@ -203,16 +112,39 @@ def quick(options: argparse.Namespace) -> Iterator[tuple[Cell, Aim]]:
 def measure_all(options: argparse.Namespace, book: Book) -> None:
     """Measures what is missing, until the time is over."""
     stages = [quick(options)] if options.quick else [choosing(options), comparing(options, book)]
-    for stage in stages:
-        for cell, aim in stage:
-            if time.monotonic() > options.deadline:
-                return
-            if book.find(cell) is not None:
-                continue
-            taken = measure(cell, aim, options)
-            book.add(taken)
-            how = taken.error[-200:] or f"{to_target_s(taken):.1f} s to its target"
-            print(f"{cell}: {how}, {taken.seconds:.1f} s in all", flush=True)
+    with streams_of(options.streams) as streams:
+        options.deadline = time.monotonic() + options.within
+        for stage in stages:
+            missing = Missing(stage, book)
+            threads = [
+                threading.Thread(target=measure_some, args=(missing, stream, options, book))
+                for stream in streams
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+
+class Missing:
+    """Hands out the cells that were not measured yet, each once."""
+
+    def __init__(self, cells: Iterator[tuple[Cell, Aim]], book: Book) -> None:
+        self._cells, self._book, self._lock = cells, book, threading.Lock()
+
+    def take(self) -> tuple[Cell, Aim] | None:
+        with self._lock:
+            return next((one for one in self._cells if self._book.find(one[0]) is None), None)
+
+
+def measure_some(missing: Missing, stream: Stream, options: argparse.Namespace, book: Book) -> None:
+    """What one stream measures."""
+    while time.monotonic() < options.deadline and (taken := missing.take()) is not None:
+        cell, aim = taken
+        found = measure(cell, aim, stream, options)
+        book.add(found)
+        how = found.error[-200:] or f"{to_target_s(found):.1f} s to its target"
+        print(f"{cell}: {how}, {found.seconds:.1f} s in all", flush=True)
 
 
 def main() -> None:
@@ -223,7 +155,12 @@ def main() -> None:
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS))
     parser.add_argument("--seeds", type=int, default=5, help="that are compared")
     parser.add_argument("--choosing", type=int, default=1, help="seeds that choose learning rates")
-    parser.add_argument("--no-memory", dest="memory", action="store_false")
+    parser.add_argument("--rates", type=int, default=3, help="learning rates to choose from")
+    parser.add_argument("--choose-in", nargs="+", choices=list(SCENARIOS), help="default: in all")
+    parser.add_argument("--memory", type=int, default=1, help="seeds that memory is compared by")
+    parser.add_argument("--streams", type=int, default=1, help="runs side by side")
+    use = f"part of the cores that workers compute on, default {USABLE_FRACTION:g}"
+    parser.add_argument("--use", type=float, default=USABLE_FRACTION, help=use)
     parser.add_argument("--within", type=float, default=1e9, help="seconds; then nothing is begun")
     parser.add_argument("--timeout", type=float, default=300.0, help="of one run, in seconds")
     parser.add_argument("--quick", action="store_true", help="one short run of each contender")
@@ -237,7 +174,9 @@ def main() -> None:
     if os.geteuid() != 0 and "slow_links" in options.scenarios:
         print("slow_links is left out: emulated networks need root", flush=True)
         options.scenarios.remove("slow_links")
-    options.deadline = time.monotonic() + options.within
+    if not 1 <= options.streams <= len(os.sched_getaffinity(0)):
+        parser.error(f"--streams {options.streams}: every stream needs a core of its own at least")
+    options.choose_in = options.choose_in or options.scenarios
     RESULTS.mkdir(exist_ok=True)
     name = f"{options.name}_quick" if options.quick else options.name
     book = Book(RESULTS / f"{name}.jsonl")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from statistics import median
 from typing import TYPE_CHECKING
@@ -43,7 +44,7 @@ SCENARIOS = {
     "even": Scenario(),
     "slow_worker": Scenario(speeds=(1.0, 1.0, 1.0, 0.2)),
     "pauses": Scenario(has_pauses=True),
-    "slow_links": Scenario(bytes_per_s=2.5e6),
+    "slow_links": Scenario(bytes_per_s=25e6),
 }
 
 
@@ -59,8 +60,8 @@ class Aim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AIMS = {
-    "lenet": Aim(samples=16_000, epochs=3, loss=0.15, accuracy=0.95, rates=(0.001, 0.002, 0.004)),
-    "gpt": Aim(samples=16_000, epochs=2, loss=2.2, rates=(0.002, 0.005, 0.01)),
+    "lenet": Aim(samples=16_000, epochs=2, loss=0.15, accuracy=0.95, rates=(0.002, 0.004, 0.001)),
+    "gpt": Aim(samples=8_000, epochs=2, loss=2.4, rates=(0.005, 0.01, 0.0025)),
 }
 QUICK_AIMS = {
     "lenet": Aim(samples=2048, epochs=2, loss=1.5, accuracy=0.5, rates=(0.004,)),
@@ -108,7 +109,7 @@ class Book:
     """What was measured so far, in a file to which lines are added."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._lock = path, threading.Lock()
         lines = path.read_text().splitlines() if path.exists() else []
         self.taken = [msgspec.json.decode(line, type=Taken) for line in lines]
 
@@ -116,8 +117,8 @@ class Book:
         return next((one for one in reversed(self.taken) if one.cell == cell), None)
 
     def add(self, taken: Taken) -> None:
-        self.taken.append(taken)
-        with self._path.open("a") as file:
+        with self._lock, self._path.open("a") as file:
+            self.taken.append(taken)
             file.write(msgspec.json.encode(taken).decode() + "\n")
 
     def of(self, scenario: str, model: str, contender: str) -> list[Taken]:
@@ -201,6 +202,18 @@ def held(steps_mb: float, peak_mb: float) -> str:
     return f"{steps_mb:.0f}, {peak_mb:.0f}"
 
 
+def memory_table(book: Book) -> str | None:
+    """By how much each worker's memory grew in its first steps, and at most; None: not measured."""
+    rows = []
+    for contender in HOLDERS:
+        if found := book.of("even", "wide", contender):
+            steps = np.median([one.steps_mb for one in found], axis=0)
+            peaks = np.median([one.peak_mb for one in found], axis=0)
+            rows.append([contender, *map(held, steps, peaks)])
+    workers = [f"worker {number}" for number in range(len(rows[0]) - 1)] if rows else []
+    return table(["contender", *workers], rows) if rows else None
+
+
 HEAD = [
     *(
         "contender",
@@ -224,16 +237,9 @@ def report(book: Book) -> str:
             if rows:
                 is_quick = book.taken[-1].cell.is_quick
                 parts.append(f"## {scenario}, {aimed(model, is_quick)}\n\n{table(HEAD, rows)}")
-    rows = [
-        [contender, *map(held, np.median([one.steps_mb for one in found], axis=0), peaks)]
-        for contender in HOLDERS
-        if (found := book.of("even", "wide", contender))
-        and len(peaks := np.median([one.peak_mb for one in found], axis=0))
-    ]
-    if rows:
-        workers = [f"worker {number}" for number in range(len(rows[0]) - 1)]
+    if (memory := memory_table(book)) is not None:
         title = "## Memory: 67 MB of parameters, Adam; growth in steps, and at most, MB"
-        parts.append(f"{title}\n\n{table(['contender', *workers], rows)}")
+        parts.append(f"{title}\n\n{memory}")
     errors = [one for one in book.taken if one.error]
     if errors:
         parts.append("\n".join(f"failed: {one.cell}: {one.error[-300:]}" for one in errors))

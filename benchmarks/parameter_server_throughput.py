@@ -5,8 +5,8 @@
 
 Each server is a process that holds one shard of so many megabytes. The plain socket carries the same
 bytes between the same processes at the same time: what the link can do. A push is checked and staged by
-the server; a pull sends values that are there; a pull after an update has the server make a step of SGD
-and copy its values first.
+the server; a pull sends all values, which are there; a pull after an update has the server make a step
+of SGD and copy its values first.
 """
 
 from __future__ import annotations
@@ -176,6 +176,7 @@ class Bench:
         return took_s
 
     def pull(self) -> float:
+        self._client.spoil()  # else nothing has changed, and nothing would be sent
         return timed(lambda: self._client.pull(self._clock))
 
     def pull_after_update(self) -> float:

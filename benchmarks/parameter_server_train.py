@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 DDP = "DDP"
 MODELS = ("lenet", "gpt", "wide")
-CONTEXT, VOCABULARY, WIDTH = 48, 128, 2048
+CONTEXT, VOCABULARY, WIDTH = 32, 128, 2048
 TEST_SAMPLES = {"lenet": 2000, "gpt": 200}
 STEPS_HELD = 3
 """After so many steps, in the first epoch, memory is looked at: its end takes more."""
-KEPT_EVERY_S = 0.25
+KEPT_EVERY_S = 0.15
 JUDGED_TOGETHER = 3
 PAUSE_EVERY_S, PAUSE_S = 2.0, 0.5
 """Random pauses: the mean time between two, and their mean length."""

@@ -71,6 +71,8 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     staleness: int = 0
     """Updates that were applied since the parameters were read that this one was computed from."""
     closed: Closed | None = None
+    late_by: int = 0
+    """Of a late one: how many rounds have closed since it was begun."""
     before: Fate | None = None
     """Of a duplicate: what became of it when it first came, if it is the last one of its worker."""
 
@@ -290,8 +292,10 @@ class Clocks:
 
     def _arrive_in_round(self, one: _Worker) -> Arrival:
         if one.clock < self._floor:
+            late_by = self._floor - one.clock
             one.end_clock(Fate.LATE, at_least=self._floor)
-            return Arrival(fate=Fate.LATE, staleness=self._applied - one.read_at)
+            staleness = self._applied - one.read_at
+            return Arrival(fate=Fate.LATE, staleness=staleness, late_by=late_by)
         one.end_clock(Fate.HELD)
         self._held.append(one.worker)
         return Arrival(fate=Fate.HELD, closed=self._close_round())

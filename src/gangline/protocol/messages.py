@@ -327,6 +327,10 @@ class Pushed(Message, frozen=True, kw_only=True, tag="pushed"):
     """The order of servers that it has pushed to."""
     skipped: int = 0
     """How many of these samples have no gradient in it, because their step was skipped."""
+    weight: float | None = None
+    """How much its samples count together; None: as many as they are."""
+    is_sum: bool = False
+    """Whether it is the gradient of a sum, so that updates are added up as they are."""
     team: int = -1
     """The team that it is said of."""
 

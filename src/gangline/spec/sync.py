@@ -27,7 +27,7 @@ import re
 
 import msgspec
 
-from gangline.spec.consistency import CONSISTENCIES
+from gangline.spec.consistency import BSP, CONSISTENCIES
 from gangline.spec.errors import UsageError
 from gangline.spec.serving import Service, parse_service
 
@@ -107,6 +107,14 @@ class Sync(msgspec.Struct, frozen=True, kw_only=True):
     def is_relaxed(self) -> bool:
         """Whether there are groups that train at their own pace."""
         return self.kind not in (FULL, AUTO)
+
+    @property
+    def has_common_steps(self) -> bool:
+        """Whether all groups wait for each other's steps, and count by their samples."""
+        return any(
+            one.kind == LOCAL or (one.service is not None and one.service.consistency.kind == BSP)
+            for one in self.rates
+        )
 
     @property
     def overlaps(self) -> bool:

@@ -282,3 +282,21 @@ def test_a_record_that_gives_samples_twice_is_refused_by_name(lease: Lease) -> N
         UsageError, match=rf"samples {lease.start} to {lease.stop} of epoch 3 .*team 1"
     ):
         book.restore(1, *lease)
+
+
+@pytest.mark.parametrize(("late_by", "again"), [(1, Lease(0, 4)), (2, EMPTY)])
+def test_what_came_too_late_is_for_all_but_the_slow(late_by: int, again: Lease) -> None:
+    book = LeaseBook(0, 8)
+    book.restore(0, 0, 4)
+    book.restore(1, 4, 8)
+    book.commit(1, 4)
+    book.note_in_time(1)
+    assert book.void(0, 0, 4, late_by=late_by) == [(0, 4)]
+    assert book.grant(0, 1, batch=4, part=0.5) == again
+
+
+def test_who_is_slow_is_lent_what_came_too_late_where_nobody_else_is_there() -> None:
+    book = LeaseBook(0, 4)
+    book.restore(0, 0, 4)
+    book.void(0, 0, 4, late_by=3)
+    assert book.grant(0, 1, batch=4, part=1.0) == (0, 4)

@@ -57,8 +57,8 @@ class _Account:
         """Those teams."""
         self.void: list[Lease] = []
         """Parts of its own order that it has computed, and that count nothing: others have them."""
-        self.is_late = False
-        """Whether what it computed last came too late."""
+        self.is_slow = False
+        """Whether what it computed last came two rounds too late, or more."""
 
     @property
     def safe(self) -> int:
@@ -98,7 +98,7 @@ class LeaseBook:
         """Whether all were told that the epoch is over: who comes back later has no more of it."""
         self._free: list[Lease] = [Lease(0, length)] if length else []
         self._returned: list[Lease] = []
-        """Free, too: what came too late when it was computed first. Only who is in time gets it."""
+        """Free, too: what came too late when it was computed first. Who is slow gets none of it."""
         self._accounts: dict[int, _Account] = {}
         self._lost: dict[int, _Account] = {}
         """Of teams that are no more."""
@@ -149,34 +149,43 @@ class LeaseBook:
         part: float,
         teams: int = 1,
         is_paused: bool = False,
+        reserved: int = 0,
     ) -> Lease:
         """The `number`-th lease of a team whose steps take `batch` samples; empty: nothing is free.
 
         `part` is its part of the speed of all that train, which are `teams`. Asking again gives the
         same lease. Where the book is paused nothing new is given, so that all teams come to an end.
+        So many samples are `reserved` for teams that have yet to ask for their first lease.
         """
         account = self._accounts.setdefault(team, _Account())
         if number < len(account.order):
             return account.order.leases[number]
         lendable = self._lendable(team, account)
-        if is_paused or not lendable:
+        room = self.num_free - reserved
+        if len(account.order) == 0 or self.estates is not None:
+            room = max(room, batch)
+        if is_paused or not lendable or room <= 0:
             account.is_ended = True
         if account.is_ended:
             return Lease(0, 0)
         steps = self._num_steps(batch, part, teams)
         start, stop = lendable[0]
-        lease = Lease(start, min(stop, start + steps * batch))
+        lease = Lease(start, min(stop, start + min(steps * batch, room)))
         self.restore(team, *lease)
         return lease
 
     def _lendable(self, team: int, account: _Account) -> list[Lease]:
-        """What is free for a team. What came too late before is for those that are in time."""
+        """What is free for a team.
+
+        What came too late before is not for a slow team: all would wait for it at the end. Who just
+        came last in a round is not slow: among equals somebody does in every round.
+        """
         if self._is_closed:
             return []
         if self.estates is not None:
             return _within(self._everything, self.estates.get(team, Lease(0, 0)))
         others = (one for number, one in self._accounts.items() if number != team)
-        is_for_others = account.is_late and any(not one.is_late for one in others)
+        is_for_others = account.is_slow and any(not one.is_slow for one in others)
         return self._free or ([] if is_for_others else self._returned)
 
     def _num_steps(self, batch: int, part: float, teams: int) -> int:
@@ -239,23 +248,23 @@ class LeaseBook:
         account = self._lost.get(team) or self._accounts.setdefault(team, _Account())
         account.committed = max(account.committed, min(offset, account.order.given))
 
-    def void(self, team: int, start: int, stop: int, *, is_late: bool) -> list[Lease]:
+    def void(self, team: int, start: int, stop: int, *, late_by: int = 0) -> list[Lease]:
         """This part of a team's order counts nothing, though it was computed: it is free again.
 
-        `is_late` says that it came too late: then it is for those that are in time.
+        `late_by` says by how many rounds it came too late, if that is why.
         """
         account = self._lost.get(team) or self._accounts.setdefault(team, _Account())
         returned = account.locate(start, stop)
         if not returned:
             return []
         account.void += leave_out(start, stop, account.void)
-        account.is_late = is_late
-        (self._returned if is_late else self._free).extend(returned)
+        account.is_slow = late_by > 1
+        (self._returned if late_by else self._free).extend(returned)
         return returned
 
     def note_in_time(self, team: int) -> None:
         """What a team has computed last came in time."""
-        self._accounts.setdefault(team, _Account()).is_late = False
+        self._accounts.setdefault(team, _Account()).is_slow = False
 
     def share(self, offsets: Mapping[int, int]) -> None:
         """These teams, and no others, were merged: each one's samples are in all their parameters."""

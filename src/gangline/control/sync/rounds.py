@@ -12,7 +12,7 @@ from collections import deque
 from statistics import median
 from typing import NamedTuple
 
-from gangline.spec.sync import FLEXIBLE, LOCAL, PERCENTAGE, Sync
+from gangline.spec.sync import FLEXIBLE, PERCENTAGE, Sync
 
 BUSY_PART = 0.05
 """`flexible`: a round may keep the teams from computing for so much of the time between two rounds."""
@@ -106,11 +106,6 @@ class RoundClock:
                 return self._samples >= max(before, 1)
             case _:
                 return False
-
-    @property
-    def stops_teams(self) -> bool:
-        """Whether teams wait for each other after so many steps of their own."""
-        return self.sync.kind == LOCAL
 
     @property
     def interval_s(self) -> float:

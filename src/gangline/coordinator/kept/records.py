@@ -204,6 +204,8 @@ class Voided(Record, frozen=True, kw_only=True, tag="voided"):
     stop: int
     clock: int = -1
     """Of a push that came too late; -1: a server was lost with it."""
+    late_by: int = 0
+    """By how many rounds it came too late."""
 
 
 class Serves(Record, frozen=True, kw_only=True, tag="serves"):

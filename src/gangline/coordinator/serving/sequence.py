@@ -9,6 +9,7 @@ push that never got a place is forgotten.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +42,18 @@ class Span(NamedTuple):
     stop: int
 
 
+class Counted(NamedTuple):
+    """What was pushed so far."""
+
+    samples: int = 0
+    weight: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """What a sample counts."""
+        return self.weight / max(self.samples, 1)
+
+
 class UpdateSequence:
     """Gives each push its place, and each team its turn."""
 
@@ -61,6 +74,7 @@ class UpdateSequence:
         """By entry: the samples that it was computed from."""
         self._stops: dict[tuple[int, int], int] = {}
         """By team and epoch: up to where in the team's order everything has a place."""
+        self._counted = Counted()
         self.upto = 0
         """The number of the next entry."""
 
@@ -112,6 +126,11 @@ class UpdateSequence:
             raise UsageError(
                 f"Pushed with skipped = {pushed.skipped}, of samples {pushed.start} to {pushed.stop}"
             )
+        if pushed.weight is not None and not 0 <= pushed.weight < math.inf:
+            raise UsageError(
+                f"Pushed with weight = {pushed.weight}: what prepare(weight=) says of a batch must be "
+                "0 or more, and finite"
+            )
         self._clocks.take_up(team, pushed.clock)
         arrival = self._clocks.arrive(team, pushed.clock)
         self._answered[team] = pushed.clock
@@ -122,15 +141,17 @@ class UpdateSequence:
                 self._held[team] = pushed
                 self._close(arrival.closed)
             case Fate.LATE:
-                self._void(_span_of(pushed), clock=pushed.clock)
+                self._void(_span_of(pushed), clock=pushed.clock, late_by=arrival.late_by)
             case Fate.DUPLICATE | Fate.GONE:
                 pass
 
-    def _void(self, span: Span, *, clock: int = -1) -> None:
+    def _void(self, span: Span, *, clock: int = -1, late_by: int = 0) -> None:
         """These samples count nothing, though they were computed."""
         team, epoch, start, stop = span
         self._stops[team, epoch] = max(stop, self._stops.get((team, epoch), 0))
-        self._lending.void(Voided(team=team, epoch=epoch, start=start, stop=stop, clock=clock))
+        self._lending.void(
+            Voided(team=team, epoch=epoch, start=start, stop=stop, clock=clock, late_by=late_by)
+        )
 
     def forget(self, pushed: Pushed) -> None:
         """A push went to servers that have been lost since, with it: the team computes another one."""
@@ -165,14 +186,9 @@ class UpdateSequence:
             self._apply([self._held.pop(team) for team in closed.workers], staleness=0)
 
     def _apply(self, pushes: Sequence[Pushed], *, staleness: int) -> None:
-        samples = [push.stop - push.start - push.skipped for push in pushes]
-        total = sum(samples)
-        if not self._service.consistency.has_rounds:
-            whole = self.global_batch * self._service.push
-            total = whole if self._service.scale == SHARE else samples[0]
         parts = tuple(
-            Part(push.team, push.clock, count / max(total, 1))
-            for push, count in zip(pushes, samples, strict=True)
+            Part(push.team, push.clock, weight)
+            for push, weight in zip(pushes, self._weights(pushes), strict=True)
         )
         applied = Applied(
             entry=Entry(self.upto, parts, staleness),
@@ -181,6 +197,25 @@ class UpdateSequence:
         )
         self._keep(applied)
         self._lending.apply(applied)
+
+    def _weights(self, pushes: Sequence[Pushed]) -> list[float]:
+        """How much each of these counts in one update."""
+        samples = [push.stop - push.start - push.skipped for push in pushes]
+        if pushes[0].is_sum:
+            return [1.0 if count else 0.0 for count in samples]
+        counts = [
+            float(count) if push.weight is None else push.weight
+            for push, count in zip(pushes, samples, strict=True)
+        ]
+        self._counted = Counted(
+            self._counted.samples + sum(samples), self._counted.weight + sum(counts)
+        )
+        total = sum(counts)
+        if not self._service.consistency.has_rounds and self._service.scale == SHARE:
+            # A weight is compared with what a global batch has counted so far.
+            usual = 1.0 if pushes[0].weight is None else self._counted.mean
+            total = self.global_batch * self._service.push * usual
+        return [count / total if total else 0.0 for count in counts]
 
     def _keep(self, applied: Applied) -> None:
         entry, epoch = applied.entry, applied.epoch

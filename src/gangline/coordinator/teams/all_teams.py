@@ -289,7 +289,7 @@ class Teams:
 
     def _grant(self, team: Team, asked: LeaseAsked) -> list[Outgoing]:
         is_paused = self._regrouping is not None or team.only_serves
-        part, teams = self._part_of(team), max(1, len(self.training))
+        part, teams = self._part_of(team), self.training
         granted = self.lending.grant(team, asked, part=part, teams=teams, is_paused=is_paused)
         return [] if granted is None else team.tell(granted)
 
@@ -575,7 +575,7 @@ class Teams:
         """The fewest samples of a worker; where teams wait for each other's steps, as few as can be."""
         teams = self.training
         minimum = max((team.minimum for team in teams), default=1)
-        if self._merges.has_stops:
+        if self.sync.has_common_steps:
             return minimum
         count = sum(len(team.members) for team in teams)
         return least_share(self._global_batch, count, minimum=minimum)

@@ -15,7 +15,7 @@ from gangline.coordinator.teams.team import Team
 from gangline.planning.structure.relaxing import groups_by_place
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.structure import Structure, fit
-from gangline.spec.sync import IN_STEP, LOCAL
+from gangline.spec.sync import IN_STEP
 from gangline.spec.view import Whole
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Founder:
             sync.service.check(teams=max(1, training), workers=len(ready))
             check_rooms(sync.service, {worker: room_of(own) for worker, own in ready.items()})
         global_batch, minimum = self._first.global_batch, self._first.minimum
-        if all(rate.kind != LOCAL for rate in sync.rates) and self._first.shares is None:
+        if not sync.has_common_steps and self._first.shares is None:
             minimum = least_share(global_batch, len(ready), minimum=minimum)
         trains = {
             i: group

@@ -20,6 +20,8 @@ from gangline.spec.errors import UsageError
 from gangline.spec.leases import Lease
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gangline.coordinator.kept.records import AnyRecord, Journal
     from gangline.coordinator.teams.chronicle import Chronicle
     from gangline.coordinator.teams.team import Team
@@ -52,9 +54,18 @@ class Lending:
         self.book.estates = estates
 
     def grant(
-        self, team: Team, asked: LeaseAsked, *, part: float, teams: int, is_paused: bool
+        self,
+        team: Team,
+        asked: LeaseAsked,
+        *,
+        part: float,
+        teams: Sequence[Team],
+        is_paused: bool,
     ) -> LeaseGranted | None:
-        """What a team gets that has this part of the speed of all. Raises UsageError for it to read."""
+        """What a team gets that has this part of the speed of all, which are `teams`.
+
+        Raises UsageError for it to read.
+        """
         self._begin_epoch(asked)
         known = len(self.book.order_of(team.number))
         if asked.epoch < self.book.epoch or asked.number > known:
@@ -65,8 +76,13 @@ class Lending:
             asked.number,
             batch=team.batch,
             part=part,
-            teams=teams,
+            teams=max(1, len(teams)),
             is_paused=is_paused,
+            reserved=sum(
+                one.batch
+                for one in teams
+                if one is not team and not len(self.book.order_of(one.number))
+            ),
         )
         if self.book.has_ended(team.number) and not had_ended:
             self._journal.append(Emptied(team=team.number, epoch=asked.epoch))
@@ -170,7 +186,7 @@ class Lending:
                     self.book.commit(team, offset)
                     self.book.note_in_time(team)
             case Voided(team=team, epoch=epoch, start=start, stop=stop) if epoch == self.book.epoch:
-                self.book.void(team, start, stop, is_late=record.clock >= 0)
+                self.book.void(team, start, stop, late_by=record.late_by)
             case TeamLost(team=team):
                 self.book.take_back(team)
                 self._lose_estate(team)

@@ -162,11 +162,6 @@ class Merges:
             taken |= numbers
         return due
 
-    @property
-    def has_stops(self) -> bool:
-        """Whether teams wait for each other after so many steps of their own."""
-        return any(scope.clock.stops_teams for scope in self.scopes)
-
     def set_rates(self, sync: Sync) -> None:
         """The same teams are held together in another way."""
         for scope in self.scopes:

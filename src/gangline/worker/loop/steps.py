@@ -12,6 +12,8 @@ from gangline.worker.gradients import backward
 from gangline.worker.gradients.backward import after_closure, has_closure
 from gangline.worker.gradients.by_hand import refuse_other_optimizers
 from gangline.worker.loop.stepdoor import StepDoor
+from gangline.worker.samples.weights import whole_of
+from gangline.worker.sync.strategy import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +118,7 @@ class OptimizerSteps:
                 result = closure()
             if self._hidden is not None:  # it is not due after all
                 return result
-        clock = self._gear.clock
+        clock, batch = self._gear.clock, self._gear.batches.present
 
         def step_here() -> None:
             step()
@@ -127,10 +129,13 @@ class OptimizerSteps:
             turn_s = updater.update(
                 step_here,
                 rows=self._gradients.rows(),
-                passes=self._gradients.num_exchanged,
-                epoch=handout.epoch,
-                stop=handout.window_stop,
-                samples=handout.total,
+                window=Window(
+                    epoch=handout.epoch,
+                    stop=handout.window_stop,
+                    samples=handout.total,
+                    passes=self._gradients.num_exchanged,
+                    weight=None if batch is None else whole_of(batch.weight),
+                ),
             )
         except ExchangeError as error:
             self._exchange.lose(error)

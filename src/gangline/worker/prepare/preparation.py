@@ -324,6 +324,7 @@ def _check(session: Session, objects: Sequence[Any], options: Options) -> Reques
         sync=sync,
         sync_batchnorm=options.sync_batchnorm and normalisation.num_layers > 0,
         evicts_wrong=evicts_wrong,
+        is_sum=options.reduction == "sum",
         is_pulled=is_pulled,
     )
     if is_pulled and session.client is not None:

@@ -32,5 +32,7 @@ class Prepared:
     """Whether BatchNorm layers normalise by the samples of all members."""
     evicts_wrong: bool = False
     """Whether a worker whose gradient is wrong is put out, and its batch done by the others."""
+    is_sum: bool = False
+    """Whether the loss is a sum over the batch."""
     is_pulled: bool = False
     """Whether parts of each global batch are to be pulled, as asked for."""

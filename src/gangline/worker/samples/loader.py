@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -24,8 +23,11 @@ from gangline.worker.samples.handout import OPEN, Handout, cut_window, num_steps
 from gangline.worker.samples.loader_order import batching_of
 from gangline.worker.samples.order import undrawn
 from gangline.worker.samples.owned import OwnOrder
+from gangline.worker.samples.weights import PartOf
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from gangline.collectives import Group
     from gangline.spec import View
     from gangline.spec.position import Position
@@ -373,23 +375,7 @@ class ShareLoader:
         own = [float(self._weight(b)) if h.samples else 0.0 for b, h in window]
         total = self._plan.total_weight(sum(own))
         for (piece, piece_handout), part in zip(window, own, strict=True):
-            yield piece, piece_handout, _divided(part, total)
-
-
-def _divided(part: float, total: Future[float]) -> Future[float]:
-    """A future of part / total (0 where all weights are 0)."""
-    quotient: Future[float] = Future()
-
-    def divide(done: Future[float]) -> None:
-        error = done.exception()
-        if error is not None:
-            quotient.set_exception(error)
-        else:
-            whole = done.result()
-            quotient.set_result(part / whole if whole else 0.0)
-
-    total.add_done_callback(divide)
-    return quotient
+            yield piece, piece_handout, PartOf(part, total)
 
 
 def rebuild(loader: DataLoader[Any], batch_sampler: Any) -> DataLoader[Any]:

@@ -41,6 +41,19 @@ class EpochEnd(NamedTuple):
     """Whether this worker goes on in another group, which it has yet to find."""
 
 
+class Window(NamedTuple):
+    """The samples that a gradient was computed from."""
+
+    epoch: int
+    stop: int
+    """Up to where in the group's order they go."""
+    samples: int
+    passes: int
+    """Backward passes that the gradient has come of."""
+    weight: float | None = None
+    """How much the samples count together; None: as many as they are."""
+
+
 class Updater(Protocol):
     """Makes the update where the optimizer of this process does not make it alone."""
 
@@ -62,14 +75,10 @@ class Updater(Protocol):
         step: Callable[[], None],
         *,
         rows: Mapping[int, Tensor],
-        passes: int,
-        epoch: int,
-        stop: int,
-        samples: int,
+        window: Window,
     ) -> float:
-        """The gradient of so many samples is there, up to `stop` in the group's order.
+        """The gradient of a window is there; `step` is the optimizer's own.
 
-        `step` is the optimizer's own, and the gradient has come of so many backward passes.
         `rows` says which rows of sparse gradients count, by the ids of their parameters. Returns how
         many seconds of it were waiting for a turn. A failure (ExchangeError) breaks the group.
         """

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gangline.spec.view import View
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
+    from gangline.worker.sync.strategy import Window
 
 
 class AheadUpdates(ServedUpdates):
@@ -53,10 +54,7 @@ class AheadUpdates(ServedUpdates):
         step: Callable[[], None],
         *,
         rows: Mapping[int, Tensor],
-        passes: int,
-        epoch: int,
-        stop: int,
-        samples: int,
+        window: Window,
     ) -> float:
         """Takes what has become of the last update, and sends this one on its way."""
         began_s = time.perf_counter()
@@ -76,9 +74,7 @@ class AheadUpdates(ServedUpdates):
         self._under_way = self._pool.submit(
             self._push,
             gradients,
-            epoch=epoch,
-            stop=stop,
-            skipped=self._skipped(stop, samples),
+            self._span(window),
             options=options,
         )
         return turn_s

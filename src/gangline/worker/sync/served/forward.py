@@ -17,7 +17,7 @@ import torch
 from gangline.spec.errors import ExchangeError, UnsupportedError
 from gangline.worker.sync.served.coming import Arrivals
 from gangline.worker.sync.served.scaling import unscale
-from gangline.worker.sync.served.updates import ServedUpdates
+from gangline.worker.sync.served.updates import ServedUpdates, Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from gangline.spec.view import View
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
+    from gangline.worker.sync.strategy import Window
 
 
 class _Told(NamedTuple):
     """An update that is pushed, and whose turn is waited for."""
 
     clock: int
-    stop: int
-    skipped: int
+    span: Span
     serving: int
 
 
@@ -61,10 +61,7 @@ class ForwardPulls(ServedUpdates):
         step: Callable[[], None],
         *,
         rows: Mapping[int, Tensor],
-        passes: int,
-        epoch: int,
-        stop: int,
-        samples: int,
+        window: Window,
     ) -> float:
         """Pushes, and lets the rest go on beside the loop."""
         self._finish()
@@ -75,8 +72,10 @@ class ForwardPulls(ServedUpdates):
             )
         if not unscale(self._optimizer):
             return 0.0
-        clock, serving = self._deliver(self._gradients(rows), epoch=epoch, passes=passes)
-        self._told = _Told(clock, stop, self._skipped(stop, samples), serving)
+        clock, serving = self._deliver(
+            self._gradients(rows), epoch=window.epoch, passes=window.passes
+        )
+        self._told = _Told(clock, self._span(window), serving)
         self._turn_s = 0.0
         self._begin_to_pull()
         return 0.0
@@ -90,9 +89,9 @@ class ForwardPulls(ServedUpdates):
         told = self._told
         assert told is not None
         try:
-            turn = self._say(told.clock, stop=told.stop, skipped=told.skipped, serving=told.serving)
+            turn = self._say(told.clock, told.span, serving=told.serving)
             self._go_on(turn, pulls=True)
-            self._pushed_stop, self._told = told.stop, None
+            self._pushed_stop, self._told = told.span.stop, None
         finally:
             arrivals.end()
 

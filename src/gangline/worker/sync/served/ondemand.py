@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
     from gangline.worker.sync.served.touched import Changed
+    from gangline.worker.sync.strategy import Window
 
 
 class OnDemandUpdates(ServedUpdates):
@@ -103,10 +104,7 @@ class OnDemandUpdates(ServedUpdates):
         step: Callable[[], None],
         *,
         rows: Mapping[int, Tensor],
-        passes: int,
-        epoch: int,
-        stop: int,
-        samples: int,
+        window: Window,
     ) -> float:
         """As without, if all rows were there that the gradient was computed from."""
         if self._session.group.size > 1:
@@ -119,9 +117,7 @@ class OnDemandUpdates(ServedUpdates):
             raise failure
         for index in self._tables:
             self._check_read(index, rows)
-        return super().update(
-            step, rows=rows, passes=passes, epoch=epoch, stop=stop, samples=samples
-        )
+        return super().update(step, rows=rows, window=window)
 
     def _check_read(self, index: int, rows: Mapping[int, Tensor]) -> None:
         """Refuses a gradient of rows that the layer was not asked for: they may have been old."""

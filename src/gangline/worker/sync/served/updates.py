@@ -10,7 +10,7 @@ again: a push counts once.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gangline.worker.prepare.prepared import Prepared
     from gangline.worker.session import Session
     from gangline.worker.sync.served.touched import Changed
+    from gangline.worker.sync.strategy import Window
 
 T = TypeVar("T")
 
@@ -48,6 +49,17 @@ _LOOK_S = 0.1
 _AGAIN_S = 1.0
 KEPT_ENTRIES = 4096
 """So many entries are remembered, for servers that lack them."""
+
+
+class Span(NamedTuple):
+    """The samples that a push speaks for: from the last one's to `stop` in the team's order."""
+
+    epoch: int
+    stop: int
+    skipped: int = 0
+    """How many of them are not in it."""
+    weight: float | None = None
+    """How much they count together; None: as many as they are."""
 
 
 class ServedUpdates:
@@ -86,6 +98,9 @@ class ServedUpdates:
         self._state: dict[int, dict[str, Any]] | None = None
         """That of the optimizer, at the end of an epoch, where this worker needs it."""
         self._steps = 0
+        self._is_sum = prepared.is_sum
+        self._weight: float | None = None
+        """Where the worker updates by itself: what its steps since the last push count."""
         self._turn_s = 0.0
         """How long turns were waited for in the present update."""
         self._local = LocalChanges(self._parameters)
@@ -160,7 +175,7 @@ class ServedUpdates:
             return
         if self._service.update != WORKER:  # its last steps were skipped
             none = [None] * len(self._parameters)
-            self._push(none, epoch=epoch, stop=stop, skipped=stop - self._pushed_stop)
+            self._push(none, Span(epoch, stop, skipped=stop - self._pushed_stop, weight=0.0))
         elif self._local.base:
             self._push_changes(epoch=epoch, stop=stop)
 
@@ -228,44 +243,38 @@ class ServedUpdates:
         step: Callable[[], None],
         *,
         rows: Mapping[int, Tensor],
-        passes: int,
-        epoch: int,
-        stop: int,
-        samples: int,
+        window: Window,
     ) -> float:
-        """The gradient of so many samples is there, up to `stop`; `rows` says what is sparse in it.
+        """The gradient of a window is there; `rows` says what is sparse in it.
 
-        It has come of so many backward passes. Returns how many seconds were spent in waiting for a
-        turn.
+        Returns how many seconds were spent in waiting for a turn.
         """
         self._turn_s = 0.0
         if self._service.update == WORKER:
-            self._step(step, rows, epoch=epoch, stop=stop)
+            self._step(step, rows, window)
         elif unscale(self._optimizer):
-            skipped = self._skipped(stop, samples)
-            self._push(
-                self._gradients(rows), epoch=epoch, stop=stop, skipped=skipped, passes=passes
-            )
+            self._push(self._gradients(rows), self._span(window), passes=window.passes)
         return self._turn_s
 
-    def _skipped(self, stop: int, samples: int) -> int:
-        """How many samples came to nothing since the last push: a GradScaler skips steps."""
-        return max(0, stop - self._pushed_stop - samples)
+    def _span(self, window: Window) -> Span:
+        """What is pushed with a window's gradient; a GradScaler may have skipped windows before it."""
+        skipped = max(0, window.stop - self._pushed_stop - window.samples)
+        return Span(window.epoch, window.stop, skipped=skipped, weight=window.weight)
 
     def _gradients(self, rows: Mapping[int, Tensor]) -> list[Tensor | None]:
         return [by_rows(p.grad, rows.get(id(p))) for p in self._parameters]
 
-    def _step(
-        self, step: Callable[[], None], rows: Mapping[int, Tensor], *, epoch: int, stop: int
-    ) -> None:
+    def _step(self, step: Callable[[], None], rows: Mapping[int, Tensor], window: Window) -> None:
         """Updates here, and pushes and pulls now and then."""
         with sparse_gradients(self._optimizer, rows) as changed:
             step()
         self._note_own(changed)
         self._local.note(changed)
         self._steps += 1
+        if window.weight is not None:
+            self._weight = (self._weight or 0.0) + window.weight
         if self._steps % self._service.push == 0:
-            self._push_changes(epoch=epoch, stop=stop)
+            self._push_changes(epoch=window.epoch, stop=window.stop)
         elif self._steps % self._service.fetch == 0:
             own, written = self._local.differences(), {}
             if self.is_leader:
@@ -283,15 +292,14 @@ class ServedUpdates:
     def _push_changes(self, *, epoch: int, stop: int) -> None:
         is_fetched = self._steps % self._service.fetch == 0
         changes = self._local.differences()
-        self._local.rebase(self._push(changes, epoch=epoch, stop=stop, pulls=is_fetched))
+        span, self._weight = Span(epoch, stop, weight=self._weight), None
+        self._local.rebase(self._push(changes, span, pulls=is_fetched))
 
     def _push(
         self,
         gradients: Sequence[Tensor | None],
+        span: Span,
         *,
-        epoch: int,
-        stop: int,
-        skipped: int = 0,
         pulls: bool = True,
         options: Sequence[Options] | None = None,
         passes: int = 0,
@@ -302,10 +310,12 @@ class ServedUpdates:
         """
         turn = None
         if self.is_leader:
-            clock, number = self._deliver(gradients, epoch=epoch, options=options, passes=passes)
-            turn = self._say(clock, stop=stop, skipped=skipped, serving=number)
+            clock, number = self._deliver(
+                gradients, epoch=span.epoch, options=options, passes=passes
+            )
+            turn = self._say(clock, span, serving=number)
         written = self._go_on(turn, pulls=pulls)
-        self._pushed_stop = stop
+        self._pushed_stop = span.stop
         return written
 
     def _deliver(
@@ -346,7 +356,7 @@ class ServedUpdates:
             )
         )
 
-    def _say(self, clock: int, *, stop: int, skipped: int, serving: int) -> Turn:
+    def _say(self, clock: int, span: Span, *, serving: int) -> Turn:
         """Tells the coordinator, which orders all updates, and waits for its answer."""
         # After lost servers a clock is given again.
         self._line.post.forget_turn(self._epoch, self._team, clock)
@@ -355,8 +365,10 @@ class ServedUpdates:
                 clock=clock,
                 epoch=self._epoch,
                 start=self._pushed_stop,
-                stop=stop,
-                skipped=skipped,
+                stop=span.stop,
+                skipped=span.skipped,
+                weight=span.weight,
+                is_sum=self._is_sum,
                 known=self._told_upto(),
                 read=self._rewound(self._was_read),
                 serving=serving,
