@@ -49,7 +49,7 @@ def test_launchers_that_are_missing_old_or_strange_are_named_with_what_to_do(
     with pytest.raises(LaunchError, match=r"of Open MPI 1\.10, and it takes 4\.0"):
         find_launcher(str(old))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LaunchError, match="sbatch is not found.*apt install slurm-client"):
+    with pytest.raises(LaunchError, match=r"sbatch is not found.*apt install slurm-client"):
         check_command("sbatch")
 
 
