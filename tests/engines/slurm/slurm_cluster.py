@@ -44,8 +44,8 @@ MpiDefault=none
 KillWait=5
 InactiveLimit=0
 SlurmdTimeout=60
-NodeName=DEFAULT CPUs={cpus} RealMemory=1000 NodeAddr=127.0.0.1
-NodeName=n[0-1] NodeHostname=localhost Port=[{ports[1]}-{ports[2]}]
+NodeName=DEFAULT CPUs={cpus} RealMemory=1000
+NodeName=n[0-1] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{ports[1]}-{ports[2]}]
 PartitionName=all Nodes=n[0-1] Default=YES MaxTime=60 State=UP OverSubscribe=FORCE:8
 """
 
