@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from ray_clusters import RayCluster, RayJob
+
 from scripts import EPOCHS, SAMPLES, TRAIN
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ray_clusters import RayCluster, RayJob
+
 from scripts import SAMPLES, TORCH_TRAINER, TRAINER
 
 if TYPE_CHECKING:
