@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-locked frontend browser lock demo test test-slow test-exporters lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
+.PHONY: help setup setup-locked frontend browser lock demo test test-slow test-exporters test-ray lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -80,6 +80,18 @@ test-exporters: setup .cache/exporters/.ready  ## the tests of exporters, with t
 .cache/exporters/.ready: pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(@D) \
 		-c constraints.txt $(EXPORTERS)
+	touch $@
+
+# Ray, and the schemas of Kubernetes and Kubeflow. What the environment has is not installed again.
+RAY_PACKAGES := .cache/engines/ray
+RAY_NEEDS := 'ray[data,train]==2.60.*' kubernetes-validate kubeflow-trainer-api pyyaml
+
+test-ray: setup $(RAY_PACKAGES)/.ready  ## the tests of Ray and Kubernetes (installs Ray and schemas)
+	GANGLINE_ENGINES=.cache/engines $(BIN)/pytest -m 'not gpu' tests/engines/ray tests/engines/k8s
+
+$(RAY_PACKAGES)/.ready: pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(@D) \
+		-c constraints.txt $(RAY_NEEDS)
 	touch $@
 
 lint: setup

@@ -20,9 +20,8 @@ pytestmark = pytest.mark.timeout(600)
 
 def trained(cluster: RayCluster, folder: Path, script: str, *arguments: str) -> RayJob:
     (folder / "driver.py").write_text(script)
-    return RayJob(
-        folder, "driver.py", cluster.address, *arguments, run_dir=folder / "runs" / "rows*"
-    )
+    command = ("driver.py", cluster.address, *arguments)
+    return RayJob(cluster.packages, folder, *command, run_dir=folder / "runs" / "rows*")
 
 
 def test_rows_are_used_exactly_once_though_an_actor_dies(
