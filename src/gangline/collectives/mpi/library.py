@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from gangline.spec.errors import UsageError
@@ -18,6 +19,7 @@ _FAULT_TOLERANCE = "OMPI_MCA_mpi_ft_enable"
 def load_mpi() -> Any:
     """The module `mpi4py.MPI`, which starts MPI when it is imported. Raises UsageError."""
     try:
+        _leave_end_to_us()
         from mpi4py import MPI
     except ImportError as error:
         raise UsageError(
@@ -35,6 +37,17 @@ def load_mpi() -> Any:
             "mpi4py.rc.threads as it is, or use transport='wire'"
         )
     return MPI
+
+
+def _leave_end_to_us() -> None:
+    """MPI's end is collective, and waits for ranks that are lost or go on: nobody ends MPI with ULFM.
+
+    Its launcher does not mind then. Without ULFM it takes who does not end MPI for one that failed.
+    """
+    import mpi4py
+
+    if outlives_losses() and "mpi4py.MPI" not in sys.modules:
+        mpi4py.rc.finalize = False
 
 
 def check_world(mpi: Any) -> None:
