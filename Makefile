@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-locked frontend browser lock demo test test-slow test-exporters test-engines slurm lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
+.PHONY: help setup setup-locked frontend browser lock demo test test-slow test-exporters test-engines test-ray slurm lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -86,7 +86,7 @@ test-exporters: setup .cache/exporters/.ready  ## the tests of exporters, with t
 ENGINES := .cache/engines
 MPI_ENVIRONMENTS := $(ENGINES)/openmpi/.ready $(ENGINES)/mpich/.ready
 
-test-engines: setup $(MPI_ENVIRONMENTS) slurm  ## the tests of engines, with the real things (installs them)
+test-engines: setup $(MPI_ENVIRONMENTS) $(ENGINES)/ray/.ready slurm  ## the tests of engines, with the real things (installs them)
 	GANGLINE_ENGINES=$(ENGINES) $(BIN)/pytest -m 'not gpu' tests/engines
 
 $(MPI_ENVIRONMENTS): pyproject.toml
@@ -100,6 +100,17 @@ slurm:  ## Slurm's daemons for the tests of engines (Debian, as root); without t
 	test -x /usr/sbin/slurmctld || { apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
 		apt-get -qq install -y --no-install-recommends slurmctld slurmd slurm-client munge; } || \
 		echo 'no Slurm: its tests are skipped'
+
+# Ray, and the schemas of Kubernetes and Kubeflow. What the environment has is not installed again.
+RAY_NEEDS := 'ray[data,train]==2.60.*' kubernetes-validate kubeflow-trainer-api pyyaml
+
+test-ray: setup $(ENGINES)/ray/.ready  ## the tests of Ray and Kubernetes (installs Ray and schemas)
+	GANGLINE_ENGINES=$(ENGINES) $(BIN)/pytest -m 'not gpu' tests/engines/ray tests/engines/k8s
+
+$(ENGINES)/ray/.ready: pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(@D) \
+		-c constraints.txt $(RAY_NEEDS)
+	touch $@
 
 lint: setup
 	$(BIN)/ruff check .

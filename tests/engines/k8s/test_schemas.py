@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,6 @@ from gangline.engines.kubernetes.yaml_text import documents
 if TYPE_CHECKING:
     from pathlib import Path
 
-yaml = pytest.importorskip("yaml", reason="`make test-engines` installs PyYAML")
-pytest.importorskip("kubernetes_validate", reason="`make test-engines` installs it")
 VERSIONS = ("1.33", "1.37")
 
 
@@ -29,11 +28,12 @@ def written(folder: Path, *flags: str) -> Path:
     return path
 
 
-def validated(path: Path, version: str) -> subprocess.CompletedProcess[str]:
+def validated(path: Path, version: str, packages: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "kubernetes_validate", "--strict", "-k", version, str(path)],
         capture_output=True,
         text=True,
+        env={**os.environ, "PYTHONPATH": str(packages)},
         check=False,
     )
 
@@ -43,21 +43,23 @@ def validated(path: Path, version: str) -> subprocess.CompletedProcess[str]:
     "flags", [(), ("--gpus", "2", "--claim", "data", "--namespace", "ml", "--folder", "/app")]
 )
 def test_what_is_written_is_what_kubernetes_takes(
-    flags: tuple[str, ...], version: str, tmp_path: Path
+    flags: tuple[str, ...], version: str, packages: Path, tmp_path: Path
 ) -> None:
-    found = validated(written(tmp_path, *flags), version)
+    found = validated(written(tmp_path, *flags), version, packages)
     assert found.returncode == 0, found.stdout + found.stderr
     assert (found.stdout + found.stderr).lower().count("pass") >= 4
 
 
-def test_a_wrong_field_would_be_found(tmp_path: Path) -> None:
+def test_a_wrong_field_would_be_found(packages: Path, tmp_path: Path) -> None:
     path = written(tmp_path)
     path.write_text(path.read_text().replace("backoffLimitPerIndex", "backofLimitPerIndex"))
-    assert validated(path, VERSIONS[0]).returncode != 0
+    assert validated(path, VERSIONS[0], packages).returncode != 0
 
 
 def test_a_trainjob_is_what_kubeflow_takes(tmp_path: Path) -> None:
-    models = pytest.importorskip("kubeflow_trainer_api.models", reason="`make test-engines`")
+    import yaml
+    from kubeflow_trainer_api import models
+
     path = written(tmp_path, "--kubeflow", "--gpus", "1")
     *others, made = yaml.safe_load_all(path.read_text())
     assert [one["kind"] for one in others] == ["Secret", "Service", "Job"]
@@ -76,4 +78,6 @@ VALUES = st.recursive(
 @settings(max_examples=30)
 @given(st.lists(st.dictionaries(st.text(min_size=1), VALUES, min_size=1), min_size=1))
 def test_yaml_reads_back_what_was_written(values: list[dict[str, Any]]) -> None:
+    import yaml
+
     assert list(yaml.safe_load_all(documents(values))) == values

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,9 +15,19 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[RayCluster]:
-    if find_spec("ray") is None:
-        pytest.skip("Ray is not installed: `make test-engines` does it")
-    made = RayCluster(2)
+def packages() -> Path:
+    """The folder in which `make test-engines` has installed Ray."""
+    named = os.environ.get("GANGLINE_ENGINES")
+    if named is None:
+        pytest.skip("GANGLINE_ENGINES is not set: `make test-engines` runs the tests of engines")
+    folder = Path(named).resolve() / "ray"
+    if not (folder / "ray").is_dir():
+        pytest.skip(f"Ray is not in {folder}: `make test-engines` installs it")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cluster(packages: Path) -> Iterator[RayCluster]:
+    made = RayCluster(packages, 2)
     yield made
     made.close()

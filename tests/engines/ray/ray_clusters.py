@@ -28,25 +28,31 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 DEADLINE_S = 500.0
-# Everything stays on the loopback interface.
-ENVIRONMENT = {
-    **os.environ,
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "OMP_NUM_THREADS": "1",
-    "PYTHONWARNINGS": "ignore",
-}
+
+
+def environment(packages: Path) -> dict[str, str]:
+    """With Ray to be found there, and everything on the loopback interface."""
+    path = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{path}{os.pathsep}{packages}" if path else str(packages),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
 
 
 class RayCluster:
     """Led by lines, see `cluster_process.py`; ends with this object."""
 
-    def __init__(self, cpus: int) -> None:
+    def __init__(self, packages: Path, cpus: int) -> None:
+        self.packages = packages
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "cluster_process.py"), str(cpus)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=ENVIRONMENT,
+            env=environment(packages),
             text=True,
         )
         self.address = self._answer()
@@ -82,14 +88,16 @@ class RayCluster:
 class RayJob:
     """A driver process, and the run that it leads; whatever happens, nothing of it is left."""
 
-    def __init__(self, folder: Path, *command: str, run_dir: Path, **variables: str) -> None:
+    def __init__(
+        self, packages: Path, folder: Path, *command: str, run_dir: Path, **variables: str
+    ) -> None:
         self.folder, self._run_dir = folder, run_dir
         self.deadline_s = time.monotonic() + DEADLINE_S
         self._log = (folder / "driver.log").open("w+")
         self.driver = subprocess.Popen(
             [sys.executable, *command],
             cwd=folder,
-            env={**ENVIRONMENT, "HOME": str(folder), "GANGLINE_TEST": str(folder), **variables},
+            env={**environment(packages), "GANGLINE_TEST": str(folder), **variables},
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,

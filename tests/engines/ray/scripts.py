@@ -100,7 +100,7 @@ from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
 
-def loop():
+def loop(config):
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset
@@ -117,13 +117,17 @@ def loop():
             optimizer.zero_grad()
             model(x).square().mean().backward()
             optimizer.step()
-    ray.train.report({"workers": gangline.world_size(), "steps": epoch})
+    if gangline.is_main():
+        with open(config["folder"] + "/result", "w") as file:
+            file.write(f"{gangline.world_size()} workers, epoch {epoch}")
 
 
 ray.init(address=sys.argv[1], log_to_driver=False)
-storage = os.environ["GANGLINE_TEST"] + "/storage"
-trainer = TorchTrainer(
-    loop, scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(storage_path=storage)
-)
-print("well", trainer.fit().metrics, flush=True)
+folder = os.environ["GANGLINE_TEST"]
+TorchTrainer(
+    loop,
+    train_loop_config={"folder": folder},
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(storage_path=folder + "/storage"),
+).fit()
 """

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from ray_clusters import RayCluster, RayJob
+
 from scripts import EPOCHS, SAMPLES, TRAIN
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def started(cluster: RayCluster, folder: Path, *flags: str, **variables: str) ->
     write_script(folder)
     common = ("--ray-address", cluster.address, "--listen", "127.0.0.1", "--everybody")
     run = (*RUN, *common, "--run-dir", "run", *flags, "train.py")
-    return RayJob(folder, *run, run_dir=folder / "run", **variables)
+    return RayJob(cluster.packages, folder, *run, run_dir=folder / "run", **variables)
 
 
 def write_script(folder: Path) -> None:
@@ -70,7 +71,7 @@ def test_a_script_of_a_ray_job_runs_on_the_whole_cluster(
     told = json.dumps({"metadata": {"job_submission_id": "raysubmit_1"}})
     variables = {"RAY_JOB_CONFIG_JSON_ENV_VAR": told, "RAY_ADDRESS": cluster.address}
     run_dir = tmp_path / "runs" / "train-*"
-    with RayJob(tmp_path, "train.py", run_dir=run_dir, **variables) as job:
+    with RayJob(cluster.packages, tmp_path, "train.py", run_dir=run_dir, **variables) as job:
         assert job.end() == 0, job.shown
         assert "trained 2" in job.shown
         job.check_samples(length=SAMPLES, epochs=EPOCHS)
@@ -82,11 +83,10 @@ def test_too_much_is_refused_before_anything_starts(cluster: RayCluster, tmp_pat
         assert "and it takes 9 (--min-workers) with 1 CPU, 1 GPU each" in job.shown
 
 
-def test_no_cluster_is_named_with_what_to_do(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="`make test-engines` installs it")
+def test_no_cluster_is_named_with_what_to_do(packages: Path, tmp_path: Path) -> None:
     write_script(tmp_path)
     run = (*RUN, "--ray-address", "127.0.0.1:1", "train.py")
-    with RayJob(tmp_path, *run, run_dir=tmp_path / "run") as job:
+    with RayJob(packages, tmp_path, *run, run_dir=tmp_path / "run") as job:
         assert job.end() == 1
         assert "no Ray cluster is found at 127.0.0.1:1" in job.shown
         assert "ray start --head" in job.shown

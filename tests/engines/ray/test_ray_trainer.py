@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ray_clusters import RayCluster, RayJob
+
 from scripts import SAMPLES, TORCH_TRAINER, TRAINER
 
 if TYPE_CHECKING:
@@ -19,9 +20,8 @@ pytestmark = pytest.mark.timeout(600)
 
 def trained(cluster: RayCluster, folder: Path, script: str, *arguments: str) -> RayJob:
     (folder / "driver.py").write_text(script)
-    return RayJob(
-        folder, "driver.py", cluster.address, *arguments, run_dir=folder / "runs" / "rows*"
-    )
+    command = ("driver.py", cluster.address, *arguments)
+    return RayJob(cluster.packages, folder, *command, run_dir=folder / "runs" / "rows*")
 
 
 def test_rows_are_used_exactly_once_though_an_actor_dies(
@@ -53,5 +53,5 @@ def test_a_function_of_ray_train_is_recognised(cluster: RayCluster, tmp_path: Pa
     node = cluster.add(1)
     with trained(cluster, tmp_path, TORCH_TRAINER) as job:
         assert job.end() == 0, job.shown
-        assert "'workers': 2" in job.shown
+        assert (tmp_path / "result").read_text() == "2 workers, epoch 1"
     cluster.remove(node)

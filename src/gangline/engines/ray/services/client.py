@@ -47,11 +47,10 @@ class ActorClient:
                 "this process is no worker of a GanglineTrainer: rows of Ray data sets and reports are "
                 "for the function that a GanglineTrainer runs"
             )
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(_ANSWER_S)
-        connection.connect(path)
-        self._local.file, self._local.pid = connection.makefile("rwb"), os.getpid()
-        connection.close()  # the file holds it
+        with socket.socket(socket.AF_UNIX) as connection:  # the file holds it open
+            connection.settimeout(_ANSWER_S)
+            connection.connect(path)
+            self._local.file, self._local.pid = connection.makefile("rwb"), os.getpid()
         return self._local.file  # type: ignore[no-any-return]
 
 
