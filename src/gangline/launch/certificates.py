@@ -12,6 +12,8 @@ from gangline.spec.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gangline.spec.config import RunConfig
+
 
 def find_tls_files(
     run_dir: Path, *, own: TlsFiles | None, makes: bool, run: str, hosts: Iterable[str]
@@ -45,3 +47,11 @@ def own_files(cert: Path | None, key: Path | None, authority: Path | None) -> Tl
     )
     server_context(files)  # an error now rather than in every worker
     return files
+
+
+def own_files_of(config: RunConfig) -> TlsFiles | None:
+    """The user's own certificate, if the configuration names one."""
+    wire = config.wire
+    if wire.certificate is None or wire.key is None or wire.authority is None:
+        return None  # it names all three, or none
+    return own_files(Path(wire.certificate), Path(wire.key), Path(wire.authority))

@@ -261,7 +261,7 @@ class Channel(Generic[T]):
         try:
             while self._outgoing:
                 with memoryview(self._outgoing)[:_BLOCK_BYTES] as block:
-                    taken = os.write(self._out, block)
+                    taken = self._write(block)
                 del self._outgoing[:taken]
         except BlockingIOError:
             return
@@ -274,7 +274,7 @@ class Channel(Generic[T]):
         blocks = [self._incoming]
         for _ in range(_MAX_BLOCKS):
             try:
-                blocks.append(os.read(self._in, _BLOCK_BYTES))
+                blocks.append(self._read(_BLOCK_BYTES))
             except OSError as error:
                 self.is_closed = self.is_closed or error.errno != errno.EAGAIN
                 break
@@ -285,6 +285,14 @@ class Channel(Generic[T]):
         if len(self._incoming) > _MAX_LINE_BYTES:
             self.is_closed = True
         return [found for line in lines if (found := self._decoded(line)) is not None]
+
+    def _read(self, limit: int) -> bytes:
+        """Some bytes; none at the end. Raises BlockingIOError where there are none yet."""
+        return os.read(self._in, limit)
+
+    def _write(self, block: memoryview) -> int:
+        """How many bytes were taken. Raises BlockingIOError where none can be."""
+        return os.write(self._out, block)
 
     def _decoded(self, line: bytes) -> T | None:
         try:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gangline.spec.cluster import Cluster, Node
+from gangline.spec.engines.engine import ENGINES, HOSTS, LOCAL, EngineConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import Compression
 from gangline.spec.exchange.structure import Structure
@@ -33,6 +34,7 @@ from gangline.spec.machines.devices import check_devices
 from gangline.spec.machines.hosts import split_place
 from gangline.spec.machines.link import is_host
 from gangline.spec.machines.notice import DEFAULT_NOTICE_S, check_notice, check_notice_s
+from gangline.spec.part import Part
 from gangline.spec.sync import Sync, parse_sync
 from gangline.spec.wire import WireSettings
 
@@ -76,11 +78,7 @@ def check_data(value: str, *, name: str) -> None:
         raise UsageError(f"{name} must be one of {', '.join(DATA)}, not {value!r}")
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all parts are."""
-
-
-class BatchConfig(_Part, frozen=True, kw_only=True):
+class BatchConfig(Part, frozen=True, kw_only=True):
     """Who gets how much of the global batch."""
 
     shares: tuple[float, ...] | None = None
@@ -101,7 +99,7 @@ class BatchConfig(_Part, frozen=True, kw_only=True):
             )
 
 
-class ExchangeConfig(_Part, frozen=True, kw_only=True):
+class ExchangeConfig(Part, frozen=True, kw_only=True):
     """Who exchanges with whom, by what, and how tightly they are held together."""
 
     transport: str | None = None
@@ -149,14 +147,14 @@ class ExchangeConfig(_Part, frozen=True, kw_only=True):
         return parse_sync(self.sync)
 
 
-class TlsConfig(_Part, frozen=True, kw_only=True):
+class TlsConfig(Part, frozen=True, kw_only=True):
     """Whether everything is encrypted. Certificates of your own are named in `wire`."""
 
     enabled: bool = False
     """With certificates that are made for the run, where `wire` names none."""
 
 
-class ListenConfig(_Part, frozen=True, kw_only=True):
+class ListenConfig(Part, frozen=True, kw_only=True):
     """Where the coordinator is found by other machines."""
 
     host: str = "127.0.0.1"
@@ -174,7 +172,7 @@ class ListenConfig(_Part, frozen=True, kw_only=True):
                 raise UsageError(f"listen.names {name!r} is no name or address of a machine")
 
 
-class ChecksConfig(_Part, frozen=True, kw_only=True):
+class ChecksConfig(Part, frozen=True, kw_only=True):
     """What workers compare, beside their models and loaders, before they train together."""
 
     samples: int = 0
@@ -187,14 +185,14 @@ class ChecksConfig(_Part, frozen=True, kw_only=True):
             raise UsageError(f"checks.samples is 0 or more, not {self.samples}")
 
 
-class CheckpointConfig(_Part, frozen=True, kw_only=True):
+class CheckpointConfig(Part, frozen=True, kw_only=True):
     """What is done with the checkpoints of the script."""
 
     resume: bool = False
     """Go on from the newest one, where the script does not say."""
 
 
-class SurvivalConfig(_Part, frozen=True, kw_only=True):
+class SurvivalConfig(Part, frozen=True, kw_only=True):
     """What the end, the silence or a wrong gradient of a worker means."""
 
     respawn: bool = False
@@ -240,7 +238,7 @@ class SurvivalConfig(_Part, frozen=True, kw_only=True):
         return self.max_respawns if self.respawn else 0
 
 
-class ManagerConfig(_Part, frozen=True, kw_only=True):
+class ManagerConfig(Part, frozen=True, kw_only=True):
     """Who counts as slow, and what follows from it."""
 
     detector: str = "robust"
@@ -249,7 +247,7 @@ class ManagerConfig(_Part, frozen=True, kw_only=True):
     """Train with all workers, also where fewer of them would be faster."""
 
 
-class EventsConfig(_Part, frozen=True, kw_only=True):
+class EventsConfig(Part, frozen=True, kw_only=True):
     """How much workers write down."""
 
     steps: str = AUTO
@@ -266,7 +264,7 @@ class EventsConfig(_Part, frozen=True, kw_only=True):
             )
 
 
-class ComputeConfig(_Part, frozen=True, kw_only=True):
+class ComputeConfig(Part, frozen=True, kw_only=True):
     """What the workers of this machine compute on."""
 
     devices: str = DEVICES_AUTO
@@ -276,7 +274,7 @@ class ComputeConfig(_Part, frozen=True, kw_only=True):
         check_devices(self.devices, name="compute.devices")
 
 
-class EmulationConfig(_Part, frozen=True, kw_only=True):
+class EmulationConfig(Part, frozen=True, kw_only=True):
     """What this machine pretends."""
 
     quota: bool = False
@@ -285,11 +283,11 @@ class EmulationConfig(_Part, frozen=True, kw_only=True):
     """What shall go wrong with the workers."""
 
 
-class HostsConfig(_Part, frozen=True, kw_only=True):
-    """Other machines that train, and how many of them it takes."""
+class HostsConfig(Part, frozen=True, kw_only=True):
+    """Other machines that train, whichever engine brings them, and how many of them it takes."""
 
     file: str | None = None
-    """The TOML file that names them; None: this machine alone."""
+    """The TOML file that names those that are reached by ssh; None: there are none."""
     min_workers: int = 1
     """With fewer workers than this, nothing is begun."""
     max_workers: int | None = None
@@ -322,12 +320,10 @@ class HostsConfig(_Part, frozen=True, kw_only=True):
     @property
     def listen_at(self) -> tuple[str, int]:
         """The interface and the port of the coordinator; a port of 0 is any."""
-        if self.file is None:
-            return "127.0.0.1", 0
         return split_place(self.listen or ANY_ADDRESS, name="hosts.listen")
 
 
-class RunConfig(_Part, frozen=True, kw_only=True):
+class RunConfig(Part, frozen=True, kw_only=True):
     """All options of a run."""
 
     run: str = ""
@@ -346,11 +342,24 @@ class RunConfig(_Part, frozen=True, kw_only=True):
     compute: ComputeConfig = ComputeConfig()
     events: EventsConfig = EventsConfig()
     hosts: HostsConfig = HostsConfig()
+    engine: EngineConfig = EngineConfig()
+
+    @property
+    def on(self) -> str:
+        """The name of the engine that starts the workers."""
+        if self.engine.name is not None:
+            return self.engine.name
+        return LOCAL if self.hosts.file is None else HOSTS
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the workers run where an engine has room for them, and not beside the launcher."""
+        return self.on != LOCAL
 
     @property
     def listen_at(self) -> tuple[str, int]:
         """The interface and the port of the coordinator; a port of 0 is any."""
-        if self.hosts.file is not None:
+        if self.is_elsewhere:
             return self.hosts.listen_at
         return self.listen.host, self.listen.port
 
@@ -362,13 +371,13 @@ class RunConfig(_Part, frozen=True, kw_only=True):
     @property
     def num_own(self) -> int:
         """The numbers below this one are given by the launcher, to whom it starts."""
-        late = 0 if self.hosts.file is None else MAX_LATE
+        late = MAX_LATE if self.is_elsewhere else 0
         return self.num_workers + self.survival.num_respawns + late
 
     @property
     def has_tls(self) -> bool:
         """Whether everything is encrypted, as it is wherever it leaves this machine."""
-        return self.tls.enabled or self.wire.has_tls or self.hosts.file is not None
+        return self.tls.enabled or self.wire.has_tls or self.is_elsewhere
 
     @property
     def for_workers(self) -> RunConfig:
@@ -380,12 +389,14 @@ class RunConfig(_Part, frozen=True, kw_only=True):
             emulation=plain.emulation,
             listen=plain.listen,
             hosts=plain.hosts,
+            engine=plain.engine,
+            **{name: getattr(plain, name) for name in _parts_of_engines()},
         )
 
     def check(self) -> None:
         """Refuses parts that do not fit together."""
         self._check_workers()
-        self._check_hosts()
+        self._check_engine()
         transport, sync = self.exchange.transport, self.exchange.sync
         if parse_sync(sync).is_relaxed and not (transport or "wire").startswith("wire"):
             raise UsageError(
@@ -409,23 +420,36 @@ class RunConfig(_Part, frozen=True, kw_only=True):
                 "`gangline plan` wrote"
             )
 
-    def _check_hosts(self) -> None:
-        if self.hosts.file is None:
+    def _check_engine(self) -> None:
+        plain = RunConfig()
+        for name in _parts_of_engines():
+            if name != self.on and getattr(self, name) != getattr(plain, name):
+                raise UsageError(
+                    f"the options of {name} mean nothing to the engine {self.on}: choose it by "
+                    f"engine.name {name}, or leave them out"
+                )
+        if (self.on == HOSTS) != (self.hosts.file is not None):
+            raise UsageError(
+                "the engine hosts and hosts.file belong together: the file names the machines that "
+                "are reached by ssh"
+            )
+        if not self.is_elsewhere:
             return
         beside = {
             "emulation.quota": self.emulation.quota,
             "emulation.faults": bool(self.emulation.faults),
             "wire.certificate": self.wire.has_tls,
         }
+        what = "hosts.file" if self.on == HOSTS else f"engine.name {self.on}"
         for name in (name for name, is_given in beside.items() if is_given):
             raise UsageError(
-                f"hosts.file and {name} cannot be given together: hosts are as fast as they are, and "
+                f"{what} and {name} cannot be given together: hosts are as fast as they are, and "
                 "get certificates that are made for the run"
             )
 
     def _check_workers(self) -> None:
         shares = self.batch.shares
-        is_known = self.hosts.file is None  # how many hosts come is seen when they have come
+        is_known = not self.is_elsewhere  # how many hosts come is seen when they have come
         if is_known and shares is not None and len(shares) != self.num_workers:
             raise UsageError(
                 f"batch.shares {_listed(shares)} has {len(shares)} shares for {self.num_workers} "
@@ -443,6 +467,12 @@ class RunConfig(_Part, frozen=True, kw_only=True):
             )
         if is_known and len(only_serve) == self.num_workers:
             raise UsageError("exchange.only_serve names all workers: somebody must train")
+
+
+def _parts_of_engines() -> tuple[str, ...]:
+    """The engines that have options of their own, each in a part with its name."""
+    parts = RunConfig.__struct_fields__
+    return tuple(name for name in ENGINES if name in parts and name != HOSTS)
 
 
 def put(document: dict[str, Any], path: str, value: Any) -> None:

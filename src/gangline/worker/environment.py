@@ -3,57 +3,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gangline.protocol.launch import Launch
-from gangline.spec.errors import UsageError
+from gangline.worker.place import Place
+from gangline.worker.started import by_gangline, torchrun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    from gangline.worker.started.recogniser import Recogniser, Started
+
+RECOGNISERS: tuple[Recogniser, ...] = (
+    by_gangline,
+    torchrun,
+)
+"""Who is asked, in this order: a launcher goes before those that it may have been started by."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TorchRun:
-    """This process's place in a job that `torchrun` started."""
-
-    run: str
-    worker: int
-    workers: int
-    host: str
-    port: int
-    agent_serves_store: bool
-    attempt: str
+def find_launch(environment: Mapping[str, str]) -> Started | None:
+    """Who started this process, as the environment says; None: nobody, it is a plain script."""
+    for recogniser in RECOGNISERS:
+        started = recogniser.recognise(environment)
+        if started is not None:
+            return started
+    return None
 
 
-def find_launch(environment: Mapping[str, str]) -> Launch | TorchRun | None:
-    """What the environment says: `gangline run`, `torchrun`, or (None) a plain script."""
-    launch = Launch.from_environment(environment)
-    if launch is not None:
-        return launch
-    if not all(name in environment for name in _TORCHRUN_VARIABLES):
-        return None
-    try:
-        worker, workers = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-        port = int(environment["MASTER_PORT"])
-    except ValueError as error:
-        raise UsageError(
-            f"RANK, WORLD_SIZE and MASTER_PORT must be whole numbers ({error}); start the script "
-            "with `torchrun --nproc-per-node N script.py` or `gangline run script.py`"
-        ) from error
-    if not 0 <= worker < workers:
-        raise UsageError(
-            f"RANK is {worker} and WORLD_SIZE is {workers}: a rank is from 0 to WORLD_SIZE - 1; "
-            "start the script with `torchrun --nproc-per-node N script.py` or `gangline run script.py`"
-        )
-    return TorchRun(
-        run=environment.get("TORCHELASTIC_RUN_ID", "torchrun"),
-        worker=worker,
-        workers=workers,
-        host=environment["MASTER_ADDR"],
-        port=port,
-        agent_serves_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
-    )
+def find_place(environment: Mapping[str, str], *, timeout_s: float) -> Place:
+    """This process's place: that in a job, or that of a job of one."""
+    started = find_launch(environment)
+    if started is None:
+        return Place(launcher="none", run="local")
+    return started.place(timeout_s=timeout_s)

@@ -23,14 +23,13 @@ from gangline.protocol.messages import PROTOCOL_VERSION, Goodbye, Hello
 from gangline.protocol.reaching import interface_towards
 from gangline.spec.config import AUTO
 from gangline.spec.errors import LaunchError
-from gangline.worker.environment import find_launch
+from gangline.worker.environment import find_place
 from gangline.worker.gradients.communicator import Communicator
 from gangline.worker.groups.founding import meet, report
 from gangline.worker.groups.leaving import farewell
 from gangline.worker.line.client import ControlClient
 from gangline.worker.line.isolation import ALONE_S
 from gangline.worker.memory import ending_error
-from gangline.worker.place import Place, place_of
 from gangline.worker.telling.utilisation import UtilisationThread
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from gangline.spec.event import Event
     from gangline.spec.wire import WireSettings
     from gangline.worker.loop.training import Training
+    from gangline.worker.place import Place
 
 _COORDINATOR_WAIT_S = 30.0
 _GOODBYES_S = 3.0
@@ -134,7 +134,7 @@ def open_session(
     """Finds this process's place, connects it with the others, and opens its event log."""
     if transport is not None:
         check_transport(transport)
-    place = place_of(find_launch(os.environ), timeout_s=timeout_s)
+    place = find_place(os.environ, timeout_s=timeout_s)
     if place.find_coordinator is None:
         return Session(place, Communicator(SoloGroup()), _open_log(place, run_dir))
     name = transport or place.config.exchange.transport or DEFAULT_TRANSPORT
@@ -154,7 +154,7 @@ def open_session(
         host=socket.gethostname(),
         pid=os.getpid(),
         address=door.address,
-        is_elastic=place.launcher == "gangline" and name.startswith("wire"),
+        is_elastic=place.is_elastic and name.startswith("wire"),
         replaces=place.replaces,
         machine=place.machine,
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import socket
 
-from gangline.worker.environment import TorchRun
-from gangline.worker.place import place_of
+from gangline.worker.started.torchrun import TorchRun
 
 
 def test_a_worker_that_torchrun_starts_late_finds_the_first_one() -> None:
@@ -24,10 +23,10 @@ def test_a_worker_that_torchrun_starts_late_finds_the_first_one() -> None:
             attempt="0",
         )
 
-    first = place_of(launch(0), timeout_s=5)
+    first = launch(0).place(timeout_s=5)
     assert first.own_coordinator is not None
     try:
-        late = place_of(launch(1), timeout_s=5)
+        late = launch(1).place(timeout_s=5)
         assert late.find_coordinator is not None
         assert first.find_coordinator is not None
         assert late.find_coordinator() == first.find_coordinator()

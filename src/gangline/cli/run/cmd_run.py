@@ -24,13 +24,13 @@ from gangline.cli.run.flags import (
 )
 from gangline.cli.run.program import ModuleFlag, ProgramCommand
 from gangline.cli.run.progress import Greeting, ScreenWatcher
-from gangline.emulation.scaling import describe_scale
 from gangline.engines.engine import Engine
-from gangline.engines.job import Job, count_cores
+from gangline.engines.job import Job
 from gangline.engines.running import run_job
 from gangline.engines.supervision import Watcher
 from gangline.files.config import shown
-from gangline.launch import hosted, prepared
+from gangline.launch.engines import find_engine
+from gangline.launch.engines.kind import Tell, silent
 from gangline.launch.program import find_program
 from gangline.observe.exporters import Target
 
@@ -80,40 +80,42 @@ def run(
     """Run a script by several workers, which may be unlike: on this machine, or on others."""
     program = find_program(script, arguments, module, verb="run")
     config = configured(place.config, exchange, survival, hosts, place, cluster=cluster, tls=tls)
-    hosts.check(cluster, has_hosts=config.hosts.file is not None)
+    hosts.check(cluster, on=config.on)
     targets = tools.targets()
     if place.dry_run:
         typer.echo(shown(config))
         return
-    if config.hosts.file is not None:
-        with hosted(config, program, run_dir=place.run_dir, tell=_teller(as_json)) as found:
-            launch(
-                found.job,
-                show_output=show_output,
-                is_quiet=quiet,
-                targets=targets,
-                as_json=as_json,
-                with_report=report,
-                make_engine=found.make_engine,
-            )
-    with prepared(config, program, run_dir=place.run_dir) as job:
-        asked = [node.speed for node in config.cluster.worker_nodes]
-        scale_text = describe_scale(asked, scale=job.scale, cores=count_cores())
-        if scale_text and not (as_json or quiet):
-            say(scale_text)
+    engine = find_engine(config.on)
+    engine.check(config)
+    tell = _teller(as_json=as_json, is_quiet=quiet)
+    submitted = engine.submit(config, program, run_dir=place.run_dir, tell=tell)
+    if submitted is not None:
+        _say_submitted(submitted, as_json=as_json)
+        return
+    with engine.prepared(config, program, run_dir=place.run_dir, tell=tell) as found:
         launch(
-            job,
+            found.job,
             show_output=show_output,
             is_quiet=quiet,
             targets=targets,
             as_json=as_json,
             with_report=report,
+            make_engine=found.make_engine,
         )
 
 
-def _teller(as_json: bool) -> Callable[[str], None]:
-    """Where it is said which hosts are not there: not into a JSON document."""
+def _teller(*, as_json: bool, is_quiet: bool) -> Tell:
+    """Where it is said what delays or changes a run: not into a JSON document."""
+    if is_quiet:
+        return silent
     return lambda line: (err() if as_json else out()).print(Text(line))
+
+
+def _say_submitted(said: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"status": "submitted", "reason": said})
+    else:
+        say(said)
 
 
 def launch(

@@ -21,6 +21,7 @@ from gangline.spec.config import (
     HostsConfig,
     SurvivalConfig,
 )
+from gangline.spec.engines.engine import ENGINES, HOSTS, LOCAL
 from gangline.spec.errors import UsageError
 from gangline.spec.faults import FaultPlan
 from gangline.spec.machines.notice import DEFAULT_NOTICE_S
@@ -250,8 +251,13 @@ class SurvivalFlags(FlagGroup, frozen=True, kw_only=True):
 
 
 class HostFlags(FlagGroup, frozen=True, kw_only=True):
-    """The flags that say on which other machines to run, and how many of them it takes."""
+    """The flags that say where to run, on which other machines, and how many of them it takes."""
 
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="ENGINE", help=f"Who starts the workers: {', '.join(ENGINES)}."),
+        Sets("engine.name"),
+    ] = None
     hosts: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A TOML file of machines to run on, reached by ssh."),
@@ -259,19 +265,19 @@ class HostFlags(FlagGroup, frozen=True, kw_only=True):
     ] = None
     min_workers: Annotated[
         int,
-        typer.Option(help="With --hosts: the fewest workers to begin with."),
+        typer.Option(help="On other machines: the fewest workers to begin with."),
         Sets("hosts.min_workers"),
     ] = HostsConfig().min_workers
     max_workers: Annotated[
         int | None,
-        typer.Option(help="With --hosts: the most workers; other hosts stand by."),
+        typer.Option(help="On other machines: the most workers; other hosts stand by."),
         Sets("hosts.max_workers"),
     ] = None
     wait: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
-            help="With --hosts: how long to try hosts again before the others begin.",
+            help="On other machines: how long to try hosts again before the others begin.",
         ),
         Sets("hosts.wait_s"),
     ] = HostsConfig().wait_s
@@ -279,13 +285,13 @@ class HostFlags(FlagGroup, frozen=True, kw_only=True):
         str | None,
         typer.Option(
             metavar="HOST[:PORT]",
-            help="With --hosts: where the coordinator listens (all interfaces, any port).",
+            help="On other machines: where the coordinator listens (all interfaces, any port).",
         ),
         Sets("hosts.listen"),
     ] = None
     bring: Annotated[
         bool,
-        typer.Option("--bring", help="With --hosts: send them the script and its folder's files."),
+        typer.Option("--bring", help="Send other machines the script and its folder's files."),
         Sets("hosts.bring"),
     ] = False
     include: Annotated[
@@ -294,16 +300,21 @@ class HostFlags(FlagGroup, frozen=True, kw_only=True):
         Sets("hosts.include"),
     ] = None
 
-    def check(self, cluster: ClusterFlags, *, has_hosts: bool) -> None:
-        """Refuses flags that mean nothing without hosts, or contradict them."""
-        if not has_hosts:
-            for name in sorted(self.given):
+    def check(self, cluster: ClusterFlags, *, on: str) -> None:
+        """Refuses flags that mean nothing on this machine alone, or contradict the engine."""
+        if on == LOCAL:
+            for name in sorted(self.given - {"on"}):
                 flag = f"--{name.replace('_', '-')}"
-                raise UsageError(f"{flag} is about the hosts of a run: name these by --hosts FILE")
+                raise UsageError(
+                    f"{flag} is about the hosts of a run: name these by --hosts FILE, or an engine "
+                    "that has some by --on"
+                )
         elif cluster.is_described:
+            what = "--hosts" if on == HOSTS else f"--on {on}"
+            whose = "the hosts file" if on == HOSTS else "the engine"
             raise UsageError(
-                "--hosts and --nodes, --speeds, --workers or --cluster cannot be given together: the "
-                "hosts file says which machines there are, and how many workers each has"
+                f"{what} and --nodes, --speeds, --workers or --cluster cannot be given together: "
+                f"{whose} says which machines there are, and how many workers each has"
             )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line to one host: an ssh process of this machine, and the agent that it runs there.
+"""The line to an agent; by ssh, that is a process of this machine, and the agent that it runs there.
 
 ssh is the system's own, so its configuration, agent and jump hosts hold. Nothing secret is in its
 arguments, which others can read.
@@ -38,36 +38,11 @@ _NOT_FOUND = (126, 127)
 _TAIL_BYTES = 4096
 
 
-class HostLine:
-    """One connection, from its start to its end."""
+class Line:
+    """The launcher's end of a line to an agent, however it was made."""
 
-    def __init__(self, host: Host, *, log: Path) -> None:
-        """What ssh and the agent complain about goes to the end of `log`."""
-        self.host = host
-        self._log = log
-        log.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        with os.fdopen(descriptor, "ab") as errors:
-            self._log_start = errors.tell()
-            try:
-                self._process = subprocess.Popen(
-                    ssh_command(host),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    bufsize=0,
-                    start_new_session=True,  # Ctrl-C is for the launcher, which ends things politely
-                )
-            except OSError as error:
-                raise LaunchError(
-                    f"ssh cannot be run: {error.strerror}; hosts are reached by the system's ssh: "
-                    "install openssh-client"
-                ) from error
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._channel: Channel[FromAgent] = Channel(
-            self._process.stdout.fileno(), self._process.stdin.fileno(), FromAgent
-        )
+    def __init__(self, channel: Channel[FromAgent]) -> None:
+        self._channel = channel
         self._begun_s = self._heard_s = self._beat_s = time.monotonic()
         self._has_answered = False
 
@@ -102,6 +77,51 @@ class HostLine:
         if self._has_answered and now - self._heard_s > SILENCE_S:
             return f"nothing was heard of it for {SILENCE_S:g} s"
         return None
+
+    def close(self) -> None:
+        """Hangs up; the agent ends its workers then, if it has not yet."""
+        raise NotImplementedError
+
+    def await_end(self, deadline: float) -> None:
+        """Waits until what carries the line has ended; where it hangs, it is cut."""
+
+    def _why_ended(self) -> str:
+        return "its connection broke"
+
+    def _last_words(self) -> str:
+        return ""
+
+
+class HostLine(Line):
+    """One connection by ssh, from its start to its end."""
+
+    def __init__(self, host: Host, *, log: Path) -> None:
+        """What ssh and the agent complain about goes to the end of `log`."""
+        self.host = host
+        self._log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(descriptor, "ab") as errors:
+            self._log_start = errors.tell()
+            try:
+                self._process = subprocess.Popen(
+                    ssh_command(host),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    bufsize=0,
+                    start_new_session=True,  # Ctrl-C is for the launcher, which ends things politely
+                )
+            except OSError as error:
+                raise LaunchError(
+                    f"ssh cannot be run: {error.strerror}; hosts are reached by the system's ssh: "
+                    "install openssh-client"
+                ) from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        super().__init__(
+            Channel(self._process.stdout.fileno(), self._process.stdin.fileno(), FromAgent)
+        )
 
     def close(self) -> None:
         """Hangs up; the agent ends its workers then, if it has not yet."""

@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 from gangline.engines.hosts.introduction import coordinator_from
-from gangline.engines.hosts.line import HostLine
 from gangline.protocol.agents import (
     AGENT_VERSION,
     MAX_BACKLOG_BYTES,
@@ -25,10 +24,10 @@ from gangline.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     import msgspec
 
+    from gangline.engines.hosts.line import Line
     from gangline.protocol.agents import File
     from gangline.spec.machines.hosts import Host
 
@@ -46,7 +45,7 @@ class Seat:
         brief: Brief,
         files: Callable[[], Iterator[File]],
         listen: str,
-        log: Path,
+        make_line: Callable[[], Line | None],
     ) -> None:
         self.host = host
         self.here: Here | None = None
@@ -61,8 +60,9 @@ class Seat:
         """Whether others do not get through to it, so that it calls them."""
         self.workers: set[int] = set()
         """Those that run there, or are about to."""
-        self._brief, self._files, self._listen, self._log = brief, files, listen, log
-        self._line: HostLine | None = None
+        self._brief, self._files, self._listen = brief, files, listen
+        self._make_line = make_line
+        self._line: Line | None = None
         self._feed: Iterator[File] | None = None
         self._retry_at_s = 0.0
         self._is_ending = False
@@ -83,7 +83,9 @@ class Seat:
         if self._line is None:
             if self._is_ending or time.monotonic() < self._retry_at_s:
                 return []
-            self._line = HostLine(self.host, log=self._log)
+            self._line = self._make_line()
+            if self._line is None:
+                return []
         found: list[Wrote | Ended] = []
         for message in self._line.listen():
             if isinstance(message, Wrote | Ended):
@@ -103,7 +105,7 @@ class Seat:
         self._is_ending = True
         self.say(End())
 
-    def close(self) -> HostLine | None:
+    def close(self) -> Line | None:
         """Hangs up for good; the line, whose end may be waited for."""
         line, self._line = self._line, None
         self._is_ending = True
@@ -132,7 +134,7 @@ class Seat:
             case _:
                 pass
 
-    def _bring(self, line: HostLine) -> None:
+    def _bring(self, line: Line) -> None:
         """Sends files while the line takes them, and says when that was all."""
         while self._feed is not None and line.backlog < MAX_BACKLOG_BYTES:
             file = next(self._feed, None)

@@ -1,100 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run on other machines: its hosts are reached, those that come found the job, others join later."""
+"""A job whose workers are started by agents on other machines: what all such engines prepare."""
 
 from __future__ import annotations
 
-import sys
-import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from gangline.engines.hosts.engine import END_BY, GRACE_S, HostsEngine, worker_variables
-from gangline.engines.hosts.seat import Seat
+from gangline.engines.hosts.engine import END_BY, GRACE_S, worker_variables
 from gangline.engines.job import Job
-from gangline.launch.folder import make_run_dir
-from gangline.launch.joining.code import Brought, root_of, select_files
+from gangline.launch.joining.code import Brought, root_of
 from gangline.planning.known import known_profile
 from gangline.protocol.agents import CHUNK_BYTES, Brief, File
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.config import ANY_ADDRESS, ANY_IPV6, TlsConfig
 from gangline.spec.enclosure import Enclosure
 from gangline.spec.errors import LaunchError
-from gangline.spec.machines.hosts import read_hosts, split_place
+from gangline.spec.machines.hosts import split_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from gangline.engines.engine import Engine
-    from gangline.engines.supervision import Watcher
+    from gangline.engines.hosts.seat import Seat
     from gangline.files.tls import TlsFiles
     from gangline.launch.program import Program
-    from gangline.spec.config import HostsConfig, RunConfig
+    from gangline.spec.config import RunConfig
     from gangline.spec.machines.hosts import Host
 
-_POLL_S = 0.02
-_CLOSE_S = 3.0
 
-
-class HostedJob(NamedTuple):
-    """A job whose workers are to run on hosts, and the lines to these."""
-
-    job: Job
-    seats: tuple[Seat, ...]
-
-    def make_engine(self, watcher: Watcher) -> Engine:
-        """What starts the workers."""
-        return HostsEngine(self.job, self.seats, watcher=watcher)
-
-
-def _silent(line: str) -> None:
-    """Nobody is told."""
-
-
-@contextmanager
-def hosted(
-    config: RunConfig,
-    program: Program,
-    *,
-    run_dir: Path | None = None,
-    tell: Callable[[str], None] = _silent,
-) -> Iterator[HostedJob]:
-    """The job of a resolved configuration that names hosts; `tell` hears how they are reached."""
-    assert config.hosts.file is not None
-    hosts = read_hosts(Path(config.hosts.file))
-    include = [Path(one) for one in config.hosts.include]
-    files = select_files(program, include) if config.hosts.bring else []
-    name, folder = make_run_dir(
-        Path(program.name),
-        name=config.run or None,
-        run_dir=run_dir,
-        resume=config.checkpoint.resume,
-    )
-    folder = folder.resolve()
-    seats = tuple(
-        Seat(
-            host,
-            brief=_brief(host, program, run=name, brings=config.hosts.bring),
-            files=lambda: _pieces(files),
-            listen=config.hosts.listen_at[0],
-            log=folder / "hosts" / f"{host.name}.log",
-        )
-        for host in hosts
-    )
-    try:
-        founders = _gather(seats, config.hosts, tell)
-        named = msgspec.structs.replace(config, run=name)
-        yield HostedJob(_job(named, program, folder, seats, founders), seats)
-    finally:
-        lines = [line for seat in seats if (line := seat.close()) is not None]
-        deadline = time.monotonic() + _CLOSE_S
-        for line in lines:
-            line.await_end(deadline)
-
-
-def _brief(host: Host, program: Program, *, run: str, brings: bool) -> Brief:
+def brief_of(host: Host, program: Program, *, run: str, brings: bool) -> Brief:
     folder = host.folder if host.folder or brings else str(Path.cwd())
     return Brief(
         run=run,
@@ -121,7 +56,7 @@ def _script_there(program: Program, *, is_elsewhere: bool, brings: bool) -> str 
     return str(program.script)
 
 
-def _pieces(files: Sequence[Brought]) -> Iterator[File]:
+def pieces(files: Sequence[Brought]) -> Iterator[File]:
     for file in files:
         is_first = True
         with file.path.open("rb") as opened:
@@ -135,38 +70,11 @@ def _pieces(files: Sequence[Brought]) -> Iterator[File]:
                 is_first = False
 
 
-def _gather(
-    seats: Sequence[Seat], asked: HostsConfig, tell: Callable[[str], None]
-) -> dict[str, int]:
-    """How many workers each of the hosts that have come begins with. Raises LaunchError for too few."""
-    most = asked.max_workers or sys.maxsize
-    begun_s = time.monotonic()
-    told: dict[str, str] = {}
-    while True:
-        for seat in seats:
-            seat.look()
-            if seat.problem is not None and told.get(seat.host.name) != seat.problem:
-                told[seat.host.name] = seat.problem
-                tell(f"host {seat.host.name} does not take part yet: {seat.problem}")
-        counts = _chosen(seats, most)
-        is_late = time.monotonic() - begun_s >= asked.wait_s
-        has_all = all(seat.is_ready for seat in seats) or sum(counts.values()) >= most
-        if has_all or (is_late and all(seat.is_tried for seat in seats)):
-            break
-        time.sleep(_POLL_S)
-    if sum(counts.values()) < asked.min_workers:
-        raise LaunchError(
-            f"{sum(counts.values())} workers can begin, and it takes {asked.min_workers} "
-            f"(--min-workers, --wait): {_problems(seats) or 'the hosts have no more'}"
-        )
-    return counts
-
-
-def _problems(seats: Sequence[Seat]) -> str:
+def problems(seats: Sequence[Seat]) -> str:
     return "; ".join(f"host {one.host.name}: {one.problem}" for one in seats if one.problem)
 
 
-def _chosen(seats: Sequence[Seat], most: int) -> dict[str, int]:
+def chosen(seats: Sequence[Seat], most: int) -> dict[str, int]:
     """The workers of the hosts that are ready, in the order of the file, up to so many."""
     counts: dict[str, int] = {}
     for seat in seats:
@@ -176,7 +84,7 @@ def _chosen(seats: Sequence[Seat], most: int) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _job(
+def job_of(
     config: RunConfig,
     program: Program,
     folder: Path,
@@ -190,13 +98,13 @@ def _job(
     if shares is not None and len(shares) != workers:
         raise LaunchError(
             f"--shares has {len(shares)} shares, and {workers} workers have come: "
-            f"{_problems(seats) or 'give one per worker'}"
+            f"{problems(seats) or 'give one per worker'}"
         )
     tree = config.exchange.tree
     if tree is not None and {*tree.workers} != {*range(workers)}:
         raise LaunchError(
             f"--structure is a plan for other workers than the {workers} that have come: "
-            f"{_problems(seats) or 'plan for these hosts'}"
+            f"{problems(seats) or 'plan for these hosts'}"
         )
     by_name = {seat.host.name: seat for seat in seats}
     enclosures = tuple(
