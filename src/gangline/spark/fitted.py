@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gangline.engines.spark.rows.materialise import _is_vector
+from gangline.engines.spark.rows.materialise import is_vector
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Fitted:
 
 def _plain(frame: Any, name: str, kind: Any) -> Any:
     column = frame[f"`{name}`"]
-    if not _is_vector(kind):
+    if not is_vector(kind):
         return column
     from pyspark.ml.functions import vector_to_array
 
@@ -91,8 +91,9 @@ def _predictor(frame: Any, model: torch.nn.Module, width: int) -> Any:
 
     def predict(batches: Iterator[Any]) -> Iterator[Any]:
         with torch.inference_mode():
-            for columns in batches:
-                found = predicted(sent.value, columns)
+            for columns in batches:  # of one column, Spark gives no tuple
+                given = columns if isinstance(columns, tuple) else (columns,)
+                found = predicted(sent.value, given)
                 values = found.reshape(-1) if is_number else list(found)
                 yield pandas.Series(values)
 

@@ -25,6 +25,7 @@ import msgspec
 
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.engines.engine import ENGINES, HOSTS, LOCAL, EngineConfig
+from gangline.spec.engines.spark import SparkConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import Compression
 from gangline.spec.exchange.structure import Structure
@@ -343,6 +344,7 @@ class RunConfig(Part, frozen=True, kw_only=True):
     events: EventsConfig = EventsConfig()
     hosts: HostsConfig = HostsConfig()
     engine: EngineConfig = EngineConfig()
+    spark: SparkConfig = SparkConfig()
 
     @property
     def on(self) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.worker.place import Place
-from gangline.worker.started import by_gangline, torchrun
+from gangline.worker.started import by_gangline, spark, torchrun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 RECOGNISERS: tuple[Recogniser, ...] = (
     by_gangline,
     torchrun,
+    spark,
 )
 """Who is asked, in this order: a launcher goes before those that it may have been started by."""
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from gangline.cli.flags.engines.spark import SparkFlags
 from gangline.cli.flags.groups import grouped
 from gangline.cli.flags.tls_options import TlsFlags
 from gangline.cli.output import JsonFlag, err, out, print_json, say
@@ -59,6 +60,7 @@ def run(
     tls: TlsFlags,
     survival: SurvivalFlags,
     hosts: HostFlags,
+    spark: SparkFlags,
     place: FolderFlags,
     tools: ToolFlags,
     show_output: Annotated[
@@ -79,7 +81,9 @@ def run(
 ) -> None:
     """Run a script by several workers, which may be unlike: on this machine, or on others."""
     program = find_program(script, arguments, module, verb="run")
-    config = configured(place.config, exchange, survival, hosts, place, cluster=cluster, tls=tls)
+    config = configured(
+        place.config, exchange, survival, hosts, spark, place, cluster=cluster, tls=tls
+    )
     hosts.check(cluster, on=config.on)
     targets = tools.targets()
     if place.dry_run:

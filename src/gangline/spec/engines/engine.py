@@ -6,10 +6,11 @@ from __future__ import annotations
 from gangline.spec.errors import UsageError
 from gangline.spec.part import Part
 
-LOCAL, HOSTS = "local", "hosts"
+LOCAL, HOSTS, SPARK = "local", "hosts", "spark"
 ENGINES = (
     LOCAL,
     HOSTS,
+    SPARK,
 )
 """All engines by name. The options of one are the part of `RunConfig` that has its name."""
 

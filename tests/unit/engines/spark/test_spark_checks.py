@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gangline.engines.spark.checks import check_frame, check_java, check_packages, explained
-from gangline.engines.spark.slots import await_slots, is_one_machine
+from gangline.engines.spark.counting import await_slots, is_one_machine
 from gangline.spec.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:

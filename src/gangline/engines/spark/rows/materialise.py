@@ -60,14 +60,15 @@ def chosen(frame: Any, columns: Sequence[str] | None) -> Any:
 
 def _plain(frame: Any, name: str, kind: Any) -> Any:
     column = frame[f"`{name}`"]
-    if _is_vector(kind):
+    if is_vector(kind):
         from pyspark.ml.functions import vector_to_array
 
         return vector_to_array(column, "float32").alias(name)
     return column
 
 
-def _is_vector(kind: Any) -> bool:
+def is_vector(kind: Any) -> bool:
+    """Whether a type is that of pyspark.ml's vectors."""
     return getattr(kind, "scalaUDT", lambda: "")() == _VECTOR or (
         type(kind).__name__ == "VectorUDT"
     )

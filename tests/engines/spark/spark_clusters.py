@@ -7,6 +7,7 @@ All of it is bound to loopback, at any free port, and ends with the test's proce
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -29,6 +30,7 @@ START_S = 180.0
 """How long a Java process may take on a machine that is busy."""
 DRIVER_S = 240.0
 ROOT = Path(__file__).parents[3]
+NAMES = ("127.0.0.1", "localhost")
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -53,6 +55,7 @@ def settings(folder: Path, **more: str) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "700m",
         "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
         "spark.local.dir": str(folder / "spark"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
@@ -115,25 +118,29 @@ def spark_class() -> str:
 
 
 @contextlib.contextmanager
-def standalone(folder: Path, *, workers: int = 2) -> Iterator[str]:
-    """A master and workers of one core each; its URL."""
+def standalone(folder: Path) -> Iterator[str]:
+    """A master and workers of two cores each; its URL.
+
+    Spark takes workers with different names for different machines, as a speculative copy wants one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     java = environment(SPARK_DAEMON_MEMORY="256m", SPARK_HOME=str(Path(spark_class()).parents[1]))
     deploy = "org.apache.spark.deploy"
     started: list[Process] = []
     try:
-        place = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        ports = ["--port", "0", "--webui-port", "0"]
         master = Process(
-            ["/bin/bash", spark_class(), f"{deploy}.master.Master", *place],
+            ["/bin/bash", spark_class(), f"{deploy}.master.Master", "--host", NAMES[0], *ports],
             folder / "master.log",
             java,
         )
         started.append(master)
         found = master.await_line(r"Starting Spark master at (spark://\S+)", timeout_s=START_S)
         master.await_line(r"I have been elected leader", timeout_s=START_S)
-        for number in range(workers):
-            own = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"work{number}")]
-            command = ["/bin/bash", spark_class(), f"{deploy}.worker.Worker", *own, *place, found[1]]
+        for number in range(len(NAMES)):
+            own = ["--host", NAMES[number], "--cores", "2", "--memory", "2g"]
+            own += ["--work-dir", str(folder / f"work{number}"), *ports]
+            command = ["/bin/bash", spark_class(), f"{deploy}.worker.Worker", *own, found[1]]
             started.append(Process(command, folder / f"worker{number}.log", java))
         for worker in started[1:]:
             worker.await_line("Successfully registered with master", timeout_s=START_S)
@@ -143,7 +150,7 @@ def standalone(folder: Path, *, workers: int = 2) -> Iterator[str]:
             one.end()
 
 
-def descendants_with(text: str) -> list[psutil.Process]:
+def processes_with(text: str) -> list[psutil.Process]:
     """The processes of this machine whose command line or environment has this text."""
     found = []
     for process in psutil.process_iter():
@@ -152,3 +159,30 @@ def descendants_with(text: str) -> list[psutil.Process]:
             if is_named or text in " ".join(process.environ().values()):
                 found.append(process)
     return found
+
+
+def executors_of(application: str) -> list[psutil.Process]:
+    """The executors of an application on a standalone cluster."""
+    return [
+        process
+        for process in processes_with(application)
+        if any("CoarseGrainedExecutorBackend" in one for one in process.cmdline())
+    ]
+
+
+def drive(name: str, folder: Path, master: str, *more: str, limit_s: float = DRIVER_S) -> Any:
+    """Runs one of the drivers to its end; what it answered."""
+    driver = start_driver(name, folder, master, *more)
+    try:
+        code = driver.wait(limit_s)
+    finally:
+        driver.end()
+    assert code == 0, driver.output()[-8000:]
+    return json.loads((folder / "answer.json").read_text())
+
+
+def start_driver(name: str, folder: Path, master: str, *more: str) -> Process:
+    script = str(Path(__file__).with_name("spark_drivers.py"))
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, script, name, str(folder), master, *more]
+    return Process(command, folder / "driver.log", environment())
