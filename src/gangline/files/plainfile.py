@@ -40,12 +40,13 @@ def read_plain(path: Path) -> bytes:
         return file.read()
 
 
-def replace_plain(path: Path, content: bytes) -> None:
+def replace_plain(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Puts a file in its place in one piece, so that nobody reads half of it."""
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     partial.unlink(missing_ok=True)  # of an earlier process with this number
     try:
-        with os.fdopen(open_plain(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(open_plain(partial, flags, mode=mode), "wb") as file:
             file.write(content)
         partial.replace(path)
     except OSError:

@@ -8,7 +8,6 @@ whose line is closed.
 
 from __future__ import annotations
 
-import errno
 import os
 from typing import Generic, TypeVar
 
@@ -275,8 +274,10 @@ class Channel(Generic[T]):
         for _ in range(_MAX_BLOCKS):
             try:
                 blocks.append(self._read(_BLOCK_BYTES))
-            except OSError as error:
-                self.is_closed = self.is_closed or error.errno != errno.EAGAIN
+            except BlockingIOError:
+                break
+            except OSError:
+                self.is_closed = True
                 break
             if not blocks[-1]:
                 self.is_closed = True

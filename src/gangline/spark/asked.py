@@ -12,7 +12,7 @@ from gangline.engines.spark.rows.dataset import PARTITIONS
 from gangline.engines.spark.training.state import check_model
 from gangline.engines.spark.training.work import NUM_SENDERS, Work
 from gangline.spec.config import RunConfig
-from gangline.spec.engines.engine import SPARK, EngineConfig
+from gangline.spec.engines.engine import EngineConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.sync import parse_sync
 
@@ -108,7 +108,7 @@ def config_of(
     return msgspec.structs.replace(
         given,
         run=name or given.run,
-        engine=EngineConfig(name=SPARK),
+        engine=EngineConfig(name="spark"),
         hosts=hosts,
         spark=msgspec.structs.replace(given.spark, strict=strict or given.spark.strict),
         exchange=exchange if sync is None else msgspec.structs.replace(exchange, sync=sync),

@@ -25,6 +25,7 @@ import msgspec
 
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.engines.engine import ENGINES, HOSTS, LOCAL, EngineConfig
+from gangline.spec.engines.mpi import MpiConfig
 from gangline.spec.engines.spark import SparkConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import Compression
@@ -344,6 +345,7 @@ class RunConfig(Part, frozen=True, kw_only=True):
     events: EventsConfig = EventsConfig()
     hosts: HostsConfig = HostsConfig()
     engine: EngineConfig = EngineConfig()
+    mpi: MpiConfig = MpiConfig()
     spark: SparkConfig = SparkConfig()
 
     @property

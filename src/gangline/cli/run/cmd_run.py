@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from gangline.cli.flags.engines.mpi import MpiFlags
 from gangline.cli.flags.engines.spark import SparkFlags
 from gangline.cli.flags.groups import grouped
 from gangline.cli.flags.tls_options import TlsFlags
@@ -60,6 +61,7 @@ def run(
     tls: TlsFlags,
     survival: SurvivalFlags,
     hosts: HostFlags,
+    mpi: MpiFlags,
     spark: SparkFlags,
     place: FolderFlags,
     tools: ToolFlags,
@@ -82,7 +84,7 @@ def run(
     """Run a script by several workers, which may be unlike: on this machine, or on others."""
     program = find_program(script, arguments, module, verb="run")
     config = configured(
-        place.config, exchange, survival, hosts, spark, place, cluster=cluster, tls=tls
+        place.config, exchange, survival, hosts, mpi, spark, place, cluster=cluster, tls=tls
     )
     hosts.check(cluster, on=config.on)
     targets = tools.targets()

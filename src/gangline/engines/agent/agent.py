@@ -56,8 +56,10 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 class Agent:
     """One launcher's workers on this host."""
 
-    def __init__(self, channel: Channel[FromLauncher]) -> None:
+    def __init__(self, channel: Channel[FromLauncher], *, beside: int = 1) -> None:
+        """`beside` is how many agents of the launcher share this machine, with this one."""
         self._channel = channel
+        self._beside = beside
         self._place: HostPlace | None = None
         self._engine: LocalEngine | None = None
         self._tails: Tails | None = None
@@ -129,7 +131,8 @@ class Agent:
         assert self._engine is not None
         assert self._tails is not None
         base = {**os.environ, **start.environment}
-        threads = thread_environment(base, speeds=(1.0,) * start.neighbours, cores=count_cores())
+        num_workers = start.neighbours * self._beside
+        threads = thread_environment(base, speeds=(1.0,) * num_workers, cores=count_cores())
         worker = start.launch.worker
         self._engine.add(
             WorkerCommand(

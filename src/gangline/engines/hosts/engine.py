@@ -46,8 +46,17 @@ _POLL_S = 0.02
 class HostsEngine:
     """The processes of one job on its hosts. As a context manager it ends what still runs."""
 
-    def __init__(self, job: Job, seats: Sequence[Seat], *, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        job: Job,
+        seats: Sequence[Seat],
+        *,
+        watcher: Watcher,
+        arrivals: Callable[[Watcher], Sequence[Seat]] = lambda watcher: (),
+    ) -> None:
+        """`arrivals` gives hosts that nobody knew of when the job began, as they come."""
         self._job = job
+        self._arrivals = arrivals
         self._seats = {seat.host.name: seat for seat in seats}
         self._watcher = watcher
         self._introduction = Introduction(job, seats)
@@ -96,6 +105,9 @@ class HostsEngine:
     def poll(self) -> list[WorkerResult]:
         """The workers that have ended since the last call. Never blocks for long."""
         ended: list[WorkerResult] = []
+        for seat in self._arrivals(self._watcher):
+            self._seats[seat.host.name] = seat
+            self._introduction.add(seat)
         self._introduction.look()
         for seat in self._seats.values():
             for message in seat.look():

@@ -33,11 +33,15 @@ class Introduction:
 
     def __init__(self, job: Job, seats: Iterable[Seat]) -> None:
         self._job = job
-        self._seats = tuple(seats)
+        self._seats = list(seats)
         self._port = 0
         self._looked_s = 0.0
         self._begun_s = time.monotonic()
         self._told: dict[str, str] = {}
+
+    def add(self, seat: Seat) -> None:
+        """A host has come that was not known."""
+        self._seats.append(seat)
 
     def look(self) -> None:
         """Looks up the coordinator's port. Raises LaunchError if there is none for long."""

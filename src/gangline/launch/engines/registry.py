@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "local": "gangline.launch.engines.local",
     "hosts": "gangline.launch.engines.hosts",
+    "mpi": "gangline.launch.engines.mpi",
     "spark": "gangline.launch.engines.spark",
 }
 """Where the `ENGINE` of each is; the names are those of `spec.engines.engine.ENGINES`."""

@@ -90,8 +90,10 @@ def job_of(
     folder: Path,
     seats: Sequence[Seat],
     founders: dict[str, int],
+    *,
+    tls: TlsFiles | None = None,
 ) -> Job:
-    """The job that those begin who have come."""
+    """The job that those begin who have come; `tls` are certificates that are there already."""
     cluster = Cluster(nodes=tuple(Node(name=name, workers=n) for name, n in founders.items()))
     shares = config.batch.shares
     workers = len(cluster.worker_nodes)
@@ -125,7 +127,7 @@ def job_of(
         script=program.script,
         module=program.module,
         arguments=program.arguments,
-        tls=_certificates(resolved, folder, seats),
+        tls=tls or _certificates(resolved, folder, seats),
         profile=known_profile(cluster) if config.exchange.is_planned else None,
         enclosures=enclosures,
     )

@@ -6,11 +6,12 @@ from __future__ import annotations
 from gangline.spec.errors import UsageError
 from gangline.spec.part import Part
 
-LOCAL, HOSTS, SPARK = "local", "hosts", "spark"
+LOCAL, HOSTS = "local", "hosts"
 ENGINES = (
     LOCAL,
     HOSTS,
-    SPARK,
+    "mpi",
+    "spark",
 )
 """All engines by name. The options of one are the part of `RunConfig` that has its name."""
 

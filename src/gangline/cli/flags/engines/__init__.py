@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags of the engines, one file for each."""
+"""The flags of engines, one module for each."""
