@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gangline.engines.spark.rows.dataset import PARTITIONS
+from gangline.engines.spark.rows.order import PARTITIONS
 from gangline.engines.spark.training.state import check_model
 from gangline.engines.spark.training.work import NUM_SENDERS, Work
-from gangline.spec.config import RunConfig
+from gangline.spec.config import RunConfig, SurvivalConfig
 from gangline.spec.engines.engine import EngineConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.sync import parse_sync
@@ -94,7 +94,8 @@ def config_of(
     name: str | None,
 ) -> RunConfig:
     """The run's configuration: what was given, with what `fit` has arguments for."""
-    given = config or RunConfig()
+    # A worker that is killed alone, as for lack of memory, is no loss to Spark: its agent lives.
+    given = config or RunConfig(survival=SurvivalConfig(respawn=True))
     if workers is not None and workers < 1:
         raise UsageError(f"workers must be 1 or more, not {workers}")
     hosts = msgspec.structs.replace(

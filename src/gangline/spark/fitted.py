@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gangline.engines.spark.rows.materialise import is_vector
+from gangline.engines.spark.rows.vectors import plain_columns
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,19 +58,7 @@ class Fitted:
         if column in frame.columns:
             raise UsageError(f"there is a column {column!r} already: name another by column=")
         predict = _predictor(frame, self.model, self.width)
-        kinds = {one.name: one.dataType for one in frame.schema.fields}
-        return frame.withColumn(
-            column, predict(*(_plain(frame, name, kinds[name]) for name in features))
-        )
-
-
-def _plain(frame: Any, name: str, kind: Any) -> Any:
-    column = frame[f"`{name}`"]
-    if not is_vector(kind):
-        return column
-    from pyspark.ml.functions import vector_to_array
-
-    return vector_to_array(column, "float32")
+        return frame.withColumn(column, predict(*plain_columns(frame, list(features))))
 
 
 def _predictor(frame: Any, model: torch.nn.Module, width: int) -> Any:

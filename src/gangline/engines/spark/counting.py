@@ -26,10 +26,10 @@ def count_slots(context: Any) -> int:
     """How many tasks the executors that have come can run at once."""
     executors = context._jsc.sc().statusStore().executorList(True)
     found = [executors.apply(place) for place in range(executors.size())]
-    is_local = is_one_machine(context.master) and len(found) == 1
-    return sum(
-        int(one.maxTasks()) for one in found if one.isActive() and (is_local or one.id() != _DRIVER)
-    )
+    if is_one_machine(context.master) and len(found) == 1:
+        # There is no executor beside the driver, and settings of executors mean nothing.
+        return int(found[0].totalCores()) // int(context.getConf().get("spark.task.cpus", "1"))
+    return sum(int(one.maxTasks()) for one in found if one.isActive() and one.id() != _DRIVER)
 
 
 def await_slots(

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gangline.engines.spark.rows.index import BINARY, NUMBER, TEXT, VECTOR, Locator, RowIndex
-from gangline.engines.spark.rows.order import PartsShuffled
+from gangline.engines.spark.rows.order import PARTITIONS, PartsShuffled
 from gangline.spec.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
-
-PARTITIONS = "partitions"
 
 
 class RowBatch(Sequence[Any]):

@@ -17,6 +17,7 @@ import msgspec
 
 from gangline.engines.spark.checks import explained
 from gangline.engines.spark.rows.index import RowIndex
+from gangline.engines.spark.rows.vectors import plain_columns
 from gangline.engines.spark.rows.writing_tasks import SCHEMA, Told, into_folder, to_driver
 from gangline.spec.errors import UsageError
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gangline.engines.spark.rows.index import Part
-
-_VECTOR = "org.apache.spark.ml.linalg.VectorUDT"
 
 
 def frame_of(data: Any) -> Any:
@@ -45,7 +44,7 @@ def frame_of(data: Any) -> Any:
 
 
 def chosen(frame: Any, columns: Sequence[str] | None) -> Any:
-    """These columns, all as long lists or plain values: vectors of pyspark.ml become arrays."""
+    """These columns; vectors of pyspark.ml become arrays."""
     names = list(dict.fromkeys(columns)) if columns is not None else list(frame.columns)
     missing = [name for name in names if name not in frame.columns]
     if missing:
@@ -54,24 +53,7 @@ def chosen(frame: Any, columns: Sequence[str] | None) -> Any:
         )
     if not names:
         raise UsageError("the DataFrame has no columns, so there is nothing to train on")
-    fields = {field.name: field.dataType for field in frame.schema.fields}
-    return frame.select([_plain(frame, name, fields[name]) for name in names])
-
-
-def _plain(frame: Any, name: str, kind: Any) -> Any:
-    column = frame[f"`{name}`"]
-    if is_vector(kind):
-        from pyspark.ml.functions import vector_to_array
-
-        return vector_to_array(column, "float32").alias(name)
-    return column
-
-
-def is_vector(kind: Any) -> bool:
-    """Whether a type is that of pyspark.ml's vectors."""
-    return getattr(kind, "scalaUDT", lambda: "")() == _VECTOR or (
-        type(kind).__name__ == "VectorUDT"
-    )
+    return frame.select(plain_columns(frame, names))
 
 
 def into_shared(frame: Any, folder: Path) -> RowIndex:

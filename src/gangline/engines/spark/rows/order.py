@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from gangline.engines.spark.rows.index import RowIndex
 
 
+PARTITIONS = "partitions"
+"""What asks for this order."""
+
+
 class PartsShuffled(Sampler[int]):
     """All rows once: a part of the epoch that is lent to a group lies in few files then."""
 
