@@ -26,9 +26,9 @@ from gangline.spec.enclosure import OPEN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-START_S = 180.0
+START_S = 300.0
 """How long a Java process may take on a machine that is busy."""
-DRIVER_S = 240.0
+DRIVER_S = 600.0
 ROOT = Path(__file__).parents[3]
 NAMES = ("127.0.0.1", "localhost")
 
@@ -56,6 +56,7 @@ def settings(folder: Path, **more: str) -> dict[str, str]:
         "spark.driver.memory": "700m",
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",
+        "spark.cores.max": "2",
         "spark.local.dir": str(folder / "spark"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.shuffle.partitions": "2",

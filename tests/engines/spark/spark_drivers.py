@@ -85,7 +85,7 @@ def told(fitted: Any, *, rows: int = ROWS, epochs: int) -> dict[str, Any]:
     }
 
 
-def numbered(spark: SparkSession, *, partitions: int = 4) -> Any:
+def numbered(spark: SparkSession, *, partitions: int = 3) -> Any:
     return spark.range(0, ROWS, 1, partitions).selectExpr("double(id) as x", "double(0) as y")
 
 

@@ -19,6 +19,7 @@ SPECULATIVE = (
     "spark.speculation.interval=200ms",
     "spark.speculation.task.duration.threshold=2s",
     "spark.eventLog.compress=false",
+    "spark.cores.max=3",
 )
 
 
