@@ -61,6 +61,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag="call", tag_field="kin
     secret: str
     name: str
     """What its place is called: of all agents of an engine, each has another one."""
+    rank: int = 0
+    """Which of the engine's places it is, from 0 on; 0 where they have no order."""
     slots: int = 0
     """How many agents the engine starts, as far as this one knows; 0: it does not."""
 

@@ -115,6 +115,11 @@ def fit(
             if result.status == "done" or not _may_repeat(result, attempt, strict=strict):
                 break
     _check(result, where)
+    if not state:
+        raise LaunchError(
+            "everything was trained, and the trained state did not come back with the tasks' results: "
+            f"see what Spark says of them; the events are in {where}"
+        )
     trained = copy.deepcopy(model)
     from gangline.engines.spark.training.state import load_state
 

@@ -26,6 +26,7 @@ import msgspec
 from gangline.spec.cluster import Cluster, Node
 from gangline.spec.engines.engine import ENGINES, HOSTS, LOCAL, EngineConfig
 from gangline.spec.engines.mpi import MpiConfig
+from gangline.spec.engines.slurm import SlurmConfig
 from gangline.spec.engines.spark import SparkConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import Compression
@@ -346,6 +347,7 @@ class RunConfig(Part, frozen=True, kw_only=True):
     hosts: HostsConfig = HostsConfig()
     engine: EngineConfig = EngineConfig()
     mpi: MpiConfig = MpiConfig()
+    slurm: SlurmConfig = SlurmConfig()
     spark: SparkConfig = SparkConfig()
 
     @property

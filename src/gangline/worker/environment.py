@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline.worker.place import Place
-from gangline.worker.started import by_gangline, spark, torchrun
+from gangline.worker.started import by_gangline, mpi, slurm, spark, torchrun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 RECOGNISERS: tuple[Recogniser, ...] = (
     by_gangline,
-    torchrun,
     spark,
+    torchrun,
+    mpi,
+    slurm,
 )
 """Who is asked, in this order: a launcher goes before those that it may have been started by."""
 

@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from gangline.cli.flags.engines.mpi import MpiFlags
+from gangline.cli.flags.engines.slurm import SlurmFlags
 from gangline.cli.flags.engines.spark import SparkFlags
 from gangline.cli.flags.groups import grouped
 from gangline.cli.flags.tls_options import TlsFlags
@@ -62,6 +63,7 @@ def run(
     survival: SurvivalFlags,
     hosts: HostFlags,
     mpi: MpiFlags,
+    slurm: SlurmFlags,
     spark: SparkFlags,
     place: FolderFlags,
     tools: ToolFlags,
@@ -84,7 +86,7 @@ def run(
     """Run a script by several workers, which may be unlike: on this machine, or on others."""
     program = find_program(script, arguments, module, verb="run")
     config = configured(
-        place.config, exchange, survival, hosts, mpi, spark, place, cluster=cluster, tls=tls
+        place.config, exchange, survival, hosts, mpi, slurm, spark, place, cluster=cluster, tls=tls
     )
     hosts.check(cluster, on=config.on)
     targets = tools.targets()

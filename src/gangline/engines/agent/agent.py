@@ -67,20 +67,40 @@ class Agent:
         self._examination: Examination | None = None
         self._heard_s = self._beat_s = time.monotonic()
         self._is_over = False
+        self._num_asked = 0
+        self._is_departing = False
 
-    def run(self, descriptor: int) -> None:
-        """Until the launcher says so, or is gone."""
+    def depart(self) -> None:
+        """This place is given back: workers leave their job, and then the agent ends. A handler.
+
+        Who asks twice does not want to wait.
+        """
+        self._num_asked += 1
+        self._is_over = self._num_asked > 1
+
+    def run(self, descriptor: int) -> bool:
+        """Until the launcher says so, or is gone; whether it has said so."""
         try:
             while not self._is_over and not self._is_deserted():
                 select.select([descriptor], [], [], _POLL_S)
                 for message in self._channel.receive():
                     self._heard_s = time.monotonic()
                     self._do(message)
+                self._look_whether_departing()
                 self._tell()
         except GanglineError as error:
             self._channel.send(Unfit(reason=str(error)))
         finally:
             self._end()
+        return self._is_over
+
+    def _look_whether_departing(self) -> None:
+        if self._num_asked and not self._is_departing:
+            self._is_departing = True
+            if self._engine is not None:
+                self._engine.ask_to_end()
+        if self._is_departing and (self._engine is None or not self._engine.running):
+            self._is_over = True
 
     def _is_deserted(self) -> bool:
         return self._channel.is_closed or time.monotonic() - self._heard_s > SILENCE_S

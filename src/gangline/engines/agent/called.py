@@ -31,13 +31,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STDIN = "-"
+_NODE = "SLURMD_NODENAME"
+"""What Slurm calls this node, whose host name may be another one."""
 _DIAL_S = 30.0
 _MAX_BYTES = 1 << 20
 _MAX_NAME = 60
 
 
-def call(source: str, *, name: str | None) -> None:
-    """Calls whoever invites, and does what it says until it is gone."""
+def call(source: str, *, name: str | None, insists: bool = False) -> None:
+    """Calls whoever invites, and does what it says until it is gone.
+
+    One that `insists` fails where the launcher is gone before it has said that all is over: an engine
+    that starts again who failed shall do so.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
@@ -49,12 +55,17 @@ def call(source: str, *, name: str | None) -> None:
     here = msgspec.structs.replace(describe(), seen_from=seen_from, seen_at=None)
     os.environ.update(device_of(ranks, os.environ, num_devices=here.devices))
     channel: SocketChannel[FromLauncher] = SocketChannel(connection, FromLauncher)
-    slots = 0 if ranks is None else ranks.size
-    place = name or place_of(ranks, socket.gethostname())
-    channel.send(Call(secret=invitation.secret, name=place, slots=slots))
+    rank, slots = (0, 0) if ranks is None else (ranks.rank, ranks.size)
+    place = name or place_of(ranks, os.environ.get(_NODE) or socket.gethostname())
+    channel.send(Call(secret=invitation.secret, name=place, rank=rank, slots=slots))
     channel.send(here)
+    agent = Agent(channel, beside=1 if ranks is None else ranks.local_size)
+    # Engines say so when a place is to be given back: the workers leave their job first.
+    signal.signal(signal.SIGTERM, lambda number, frame: agent.depart())
     with contextlib.closing(connection):
-        Agent(channel, beside=1 if ranks is None else ranks.local_size).run(connection.fileno())
+        is_dismissed = agent.run(connection.fileno())
+    if insists and not is_dismissed:
+        sys.exit("gangline: the launcher is gone, or has hung up")
 
 
 def place_of(ranks: Ranks | None, hostname: str) -> str:

@@ -30,8 +30,14 @@ class LauncherProcess:
     """The process, and what it wrote."""
 
     def __init__(
-        self, command: Sequence[str], *, environment: Mapping[str, str], log: Path
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        log: Path,
+        given: bytes | None = None,
     ) -> None:
+        """What it writes goes to the end of `log`; `given` goes to its standard input."""
         self._log = log
         self._name = os.path.basename(command[0])
         descriptor = open_plain(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -39,7 +45,7 @@ class LauncherProcess:
             try:
                 self._process = subprocess.Popen(
                     [*child_command(OPEN), *command],
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env=dict(environment),
@@ -47,6 +53,11 @@ class LauncherProcess:
                 )
             except OSError as error:
                 raise LaunchError(f"{command[0]} cannot be run: {error.strerror}") from error
+
+        if given is not None and self._process.stdin is not None:
+            # It is shorter than a pipe is long; whoever ends before reading it says so in the log.
+            with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+                pipe.write(given)
 
     @property
     def pid(self) -> int:

@@ -53,6 +53,7 @@ class Caller(NamedTuple):
     """An agent that was let in."""
 
     name: str
+    rank: int
     slots: int
     line: CalledLine
 
@@ -84,7 +85,7 @@ class _Stranger:
         said = [one for one in rest if not isinstance(one, Call)]
         channel: SocketChannel[FromAgent] = SocketChannel(self.connection, FromAgent)
         channel.take_over(self._channel)
-        return Caller(call.name, call.slots, CalledLine(channel, said))
+        return Caller(call.name, call.rank, call.slots, CalledLine(channel, said))
 
     def _check_late(self) -> None:
         is_closed = self._channel is not None and self._channel.is_closed

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from gangline.engines.spark.checks import explained
@@ -27,6 +28,9 @@ MAX_FAILURES = 20
 """A slot whose job fails so often is given up."""
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 15.0
 _JOIN_S = 30.0
+_FINISH_S = 300.0
+"""How long the trained state may take to come back."""
+_LOOK_S = 0.05
 
 
 class SparkSlots:
@@ -82,14 +86,18 @@ class SparkSlots:
 
     @property
     def states(self) -> list[bytes]:
-        """What workers have left for the driver, after `close`."""
+        """What workers have left for the driver, as it comes."""
         with self._lock:
             return list(self._states)
 
     def finish(self) -> None:
-        """The job is done: waits for the tasks, which bring what their workers have left."""
+        """The job is done: waits until a task has brought what its worker has left."""
         self._is_done = True
-        self._join(_JOIN_S)
+        deadline = time.monotonic() + _FINISH_S
+        while not self.states and time.monotonic() < deadline:
+            if not any(thread.is_alive() for thread in self._threads):
+                return
+            time.sleep(_LOOK_S)
 
     def close(self) -> None:
         """Ends all tasks, and takes back what was handed to them."""
@@ -113,6 +121,8 @@ class SparkSlots:
         self._context.setJobDescription(f"{self._prefix}: {name}")
         pause_s = FIRST_PAUSE_S
         for attempt in range(1, MAX_FAILURES + 1):
+            if self._closing.is_set():
+                return
             try:
                 self._take(self._run_all() if slot < 0 else self._run_one(slot))
             except (

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gangline.engines.spark.rows.index import RowIndex
 
 PIECE_BYTES = 4 << 20
-_AGENT = ("-m", "gangline.engines.agent", "--call", "--name")
+_AGENT = ("-m", "gangline.engines.agent", "--call", "--insist", "--name")
 
 
 @dataclass(frozen=True, kw_only=True)

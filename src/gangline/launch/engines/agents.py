@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from contextlib import contextmanager
@@ -50,6 +49,12 @@ class Company:
         self.seats: list[Seat] = []
         self.slots = 0
         """How many agents there will be, as those say that have come."""
+        self.ranks: dict[str, int] = {}
+        """The rank of each, by the name of its seat."""
+
+    def rank_of(self, seat: Seat) -> int:
+        """Which place of the engine a seat is."""
+        return self.ranks[seat.host.name]
 
     def look(self) -> list[Seat]:
         """Who has come since the last time, and was not known."""
@@ -61,6 +66,7 @@ class Company:
         while name in self._boxes and not self._boxes[name].is_free:
             number += 1
             name = f"{caller.name}.{number}"
+        self.ranks[name] = caller.rank
         if name in self._boxes:  # one that was lost has come again
             self._boxes[name].put(caller.line)
             return None
@@ -93,9 +99,18 @@ class _LineBox:
 
 @contextmanager
 def called(
-    config: RunConfig, program: Program, *, run_dir: Path | None, tell: Tell, slots: Slots
+    config: RunConfig,
+    program: Program,
+    *,
+    run_dir: Path | None,
+    tell: Tell,
+    slots: Slots,
+    arrange: Callable[[RunConfig, Sequence[int]], RunConfig] = lambda asked, ranks: asked,
 ) -> Iterator[PreparedRun]:
-    """The job of those agents that come; `tell` hears for whom it is waited."""
+    """The job of those agents that come; `tell` hears for whom it is waited.
+
+    `arrange` may change what was asked, when the rank of each worker is known.
+    """
     include = [Path(one) for one in config.hosts.include]
     files = select_files(program, include) if config.hosts.bring else []
     name, folder = make_run_dir(
@@ -122,7 +137,8 @@ def called(
     try:
         slots.start(reception.invitation, folder)
         founders = _gather(company, slots, config.hosts, tell)
-        job = job_of(named, program, folder, company.seats, founders, tls=tls)
+        arranged = arrange(named, [company.ranks[one] for one in founders])
+        job = job_of(arranged, program, folder, company.seats, founders, tls=tls)
         arrivals = _Arrivals(company, slots)
         yield PreparedRun(
             job,
@@ -154,10 +170,9 @@ class _Arrivals:
 
 
 def _certificates(config: RunConfig, folder: Path) -> TlsFiles:
-    """Made anew each time that a run begins: addresses change."""
+    """An authority for the run, and a certificate for all addresses of this machine."""
     from gangline.files.certificates import make_tls_files, own_hosts
 
-    shutil.rmtree(folder / "tls", ignore_errors=True)
     return make_tls_files(folder, run=config.run, hosts=own_hosts(config.hosts.listen_at[0]))
 
 
@@ -169,7 +184,7 @@ def _gather(company: Company, slots: Slots, asked: HostsConfig, tell: Tell) -> d
         company.look()
         for seat in company.seats:
             seat.look()
-        counts = chosen(company.seats, most)
+        counts = chosen(sorted(company.seats, key=company.rank_of), most)
         come, waited_s = sum(counts.values()), time.monotonic() - begun_s
         expected = min(slots.expected or company.slots or sys.maxsize, most)
         is_late = 0 < asked.wait_s <= waited_s
@@ -181,7 +196,8 @@ def _gather(company: Company, slots: Slots, asked: HostsConfig, tell: Tell) -> d
             raise LaunchError("; ".join(one for one in (unfit, problem) if one))
         if time.monotonic() - told_s > _TELL_S:
             told_s = time.monotonic()
-            tell(f"{come} agents have come after {waited_s:.0f} s; others are waited for")
+            of_all = "" if expected == sys.maxsize else f" of {expected}"
+            tell(f"{come}{of_all} agents have come after {waited_s:.0f} s; others are waited for")
         time.sleep(_POLL_S)
 
 

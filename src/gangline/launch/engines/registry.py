@@ -13,6 +13,7 @@ _MODULES = {
     "local": "gangline.launch.engines.local",
     "hosts": "gangline.launch.engines.hosts",
     "mpi": "gangline.launch.engines.mpi",
+    "slurm": "gangline.launch.engines.slurm",
     "spark": "gangline.launch.engines.spark",
 }
 """Where the `ENGINE` of each is; the names are those of `spec.engines.engine.ENGINES`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gangline.engines.spark.checks import check_java, check_packages
-from gangline.engines.spark.counting import await_slots, count_slots, is_one_machine
+from gangline.engines.spark.counting import WAIT_S, await_slots, count_slots, is_one_machine
 from gangline.launch.engines.agents import called
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def settled(config: RunConfig, context: Any, count: int) -> RunConfig:
         max_workers=count,
         min_workers=min(count, config.hosts.min_workers),
         listen=config.hosts.listen or host,
+        wait_s=config.hosts.wait_s or WAIT_S,
     )
     return msgspec.structs.replace(config, hosts=hosts)
 

@@ -11,6 +11,7 @@ ENGINES = (
     LOCAL,
     HOSTS,
     "mpi",
+    "slurm",
     "spark",
 )
 """All engines by name. The options of one are the part of `RunConfig` that has its name."""

@@ -39,7 +39,8 @@ OPEN_MPI = _Names(
 )
 HYDRA = _Names("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 """MPICH, Intel MPI and others that are started by the hydra launcher."""
-SLURM = _Names("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
+SLURM = _Names("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
+"""`srun`. The script of a batch job has no step, and is no rank of anything."""
 
 
 def ranks_by(names: _Names, environment: Mapping[str, str]) -> Ranks | None:
