@@ -103,6 +103,7 @@ def local(spark: SparkSession, folder: Path) -> dict[str, Any]:
         label="y",
         epochs=2,
         batch=BATCH,
+        min_workers=2,
         run_dir=folder / "counted",
     )
     frame = spark.range(0, 400, 1, 3).selectExpr("id", "rand(1) as a", "rand(2) as b")

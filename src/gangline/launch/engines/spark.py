@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gangline.engines.spark.checks import check_java, check_packages
-from gangline.engines.spark.counting import WAIT_S, await_slots, count_slots, is_one_machine
+from gangline.engines.spark.counting import await_slots, count_slots, is_one_machine
 from gangline.launch.engines.agents import called
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from gangline.launch.engines.kind import PreparedRun, Tell
     from gangline.launch.program import Program
     from gangline.spec.config import RunConfig
+
+
+START_S = 120.0
+"""How long the others wait for an agent in a slot that there is: it imports torch, as all do."""
 
 
 class SparkRuns:
@@ -78,7 +82,7 @@ def settled(config: RunConfig, context: Any, count: int) -> RunConfig:
         max_workers=count,
         min_workers=min(count, config.hosts.min_workers),
         listen=config.hosts.listen or host,
-        wait_s=config.hosts.wait_s or WAIT_S,
+        wait_s=config.hosts.wait_s or START_S,
     )
     return msgspec.structs.replace(config, hosts=hosts)
 
