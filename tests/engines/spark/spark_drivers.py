@@ -16,16 +16,19 @@ from typing import Any
 import torch
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import SparkSession
-from spark_clusters import executors_of, settings
+from spark_clusters import START_S, executors_of, settings
 from torch import nn
 
 import gangline
 from gangline.eventlog import read_run
 from gangline.observe.ledger import read_ledger
 from gangline.spark import fit
+from gangline.spec.config import HostsConfig, RunConfig, SurvivalConfig
 from gangline.spec.event import StepDone
 
 ROWS, BATCH = 240, 12
+PATIENT = RunConfig(hosts=HostsConfig(wait_s=START_S), survival=SurvivalConfig(respawn=True))
+"""On a machine that is busy, executors take minutes to come."""
 
 
 class Counter(nn.Module):
@@ -195,6 +198,7 @@ def lossy(spark: SparkSession, folder: Path) -> dict[str, Any]:
         features=["x"],
         workers=2,
         min_workers=2,
+        config=PATIENT,
         run_dir=run_dir,
     )
     return {"killed": killed, **told(fitted, epochs=3)}
@@ -209,6 +213,7 @@ def endless(spark: SparkSession, folder: Path) -> dict[str, Any]:
         features=["x"],
         workers=2,
         min_workers=2,
+        config=PATIENT,
         run_dir=folder / "endless",
     )
     return {}
@@ -231,6 +236,7 @@ def strict(spark: SparkSession, folder: Path) -> dict[str, Any]:
         features=["x"],
         workers=2,
         min_workers=2,
+        config=PATIENT,
         strict=True,
         run_dir=run_dir,
     )

@@ -11,7 +11,7 @@ from gangline.spec.errors import LaunchError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 """How long executors may take to come: a cluster starts them after the application."""
 _LOOK_S = 0.25
 _DRIVER = "driver"
@@ -56,7 +56,7 @@ def await_slots(
         if most is not None and found >= most:
             return most
         is_settled = most is None and found >= least and now - changed_s >= 1.0
-        if is_settled or now - begun_s >= wait_s:
+        if is_settled or now - begun_s >= wait_s or is_one_machine(master):
             break
         pause(_LOOK_S)
     if before < least:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gangline.engines.spark.checks import check_java, check_packages
-from gangline.engines.spark.counting import await_slots, count_slots, is_one_machine
+from gangline.engines.spark.counting import WAIT_S, await_slots, count_slots, is_one_machine
 from gangline.launch.engines.agents import called
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def slots_for(context: Any, config: RunConfig) -> int:
         least=config.hosts.min_workers,
         most=config.hosts.max_workers,
         master=context.master,
+        wait_s=config.hosts.wait_s or WAIT_S,
     )
 
 
