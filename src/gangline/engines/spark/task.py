@@ -93,10 +93,10 @@ def _furnish(folder: Path, handed: Handed) -> None:
 
 
 def brought_to() -> str:
-    """Where Spark puts the files that the driver hands out."""
+    """Where Spark puts the files that the driver hands out; it names that from an executor's folder."""
     from pyspark import SparkFiles
 
-    return str(SparkFiles.getRootDirectory())
+    return str(Path(SparkFiles.getRootDirectory()).resolve())
 
 
 def _environment(folder: Path) -> dict[str, str]:
