@@ -13,10 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import SparkSession
-from spark_clusters import START_S, executors_of, settings
+from spark_clusters import START_S, executors_of, processes_with, settings
 from torch import nn
 
 import gangline
@@ -179,14 +180,21 @@ def bad(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 
 def lossy(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """An executor is killed while its worker trains."""
+    """An executor is killed while its worker trains; in local mode, the process of a task."""
     run_dir = folder / "lossy"
     killed: list[int] = []
+
+    def find() -> psutil.Process:
+        if not spark.sparkContext.master.startswith("local"):
+            return executors_of(str(spark.sparkContext.applicationId))[0]
+        return [one for one in processes_with(str(folder)) if "--insist" in one.cmdline()][
+            0
+        ].parent()
 
     def strike() -> None:
         while not _has_trained(run_dir, steps=4):
             time.sleep(0.2)
-        victim = executors_of(str(spark.sparkContext.applicationId))[0]
+        victim = find()
         killed.append(victim.pid)
         victim.kill()
 

@@ -78,6 +78,15 @@ def test_what_cannot_be_meant_is_said(said: Any, case: str, words: str) -> None:
     assert words in said[case]
 
 
+def test_a_task_that_is_killed_is_started_again_and_joins(tmp_path: Path) -> None:
+    answer = drive("lossy", tmp_path, "local[2]")
+    assert len(answer["killed"]) == 1
+    assert answer["status"] == "done"
+    assert answer["problems"] == []
+    assert answer["uses"] == [3]
+    assert len(answer["workers"]) == 3
+
+
 def test_tasks_of_a_barrier_stage_are_recognised(tmp_path: Path) -> None:
     answer = drive("barrier", tmp_path, "local[2]")
     assert answer["barrier"] == [[[0, 2, [1]], [1, 2, [1]]]] * 2
