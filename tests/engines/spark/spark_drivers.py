@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import SparkSession
@@ -184,12 +183,11 @@ def lossy(spark: SparkSession, folder: Path) -> dict[str, Any]:
     run_dir = folder / "lossy"
     killed: list[int] = []
 
-    def find() -> psutil.Process:
+    def find() -> Any:
         if not spark.sparkContext.master.startswith("local"):
             return executors_of(str(spark.sparkContext.applicationId))[0]
-        return [one for one in processes_with(str(folder)) if "--insist" in one.cmdline()][
-            0
-        ].parent()
+        agents = (one for one in processes_with(str(folder)) if "--insist" in one.cmdline())
+        return next(agents).parent()
 
     def strike() -> None:
         while not _has_trained(run_dir, steps=4):

@@ -61,7 +61,7 @@ def test_nothing_is_left_when_the_driver_is_killed(master: str, tmp_path: Path) 
     driver = start_driver("endless", tmp_path, master)
     try:
         logs = tmp_path / "endless" / "events"
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + DRIVER_S
         while not any(b'"step_done"' in log.read_bytes() for log in logs.glob("worker-*.jsonl")):
             assert driver.process.poll() is None, driver.output()[-6000:]
             assert time.monotonic() < deadline, driver.output()[-6000:]
