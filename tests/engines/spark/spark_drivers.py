@@ -55,8 +55,11 @@ def mean_output(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return output.mean()
 
 
-def slow_counting(epochs: int, pause_s: float) -> Any:
-    """A train function whose steps take their time, so that something can happen meanwhile."""
+def slow_counting(epochs: int, pause_s: float, until: Path | None = None) -> Any:
+    """A train function whose steps take their time, so that something can happen meanwhile.
+
+    With `until`, it ends after the epoch in which somebody has made that file.
+    """
 
     def train(model: nn.Module, rows: Any) -> nn.Module:
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -68,6 +71,8 @@ def slow_counting(epochs: int, pause_s: float) -> Any:
                 model(x).mean().backward()
                 optimizer.step()
                 time.sleep(pause_s)
+            if until is not None and gangline.any(until.exists()):
+                break
         return model
 
     return train
@@ -180,7 +185,7 @@ def bad(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 def lossy(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """An executor is killed while its worker trains; in local mode, the process of a task."""
-    run_dir = folder / "lossy"
+    run_dir, enough = folder / "lossy", folder / "enough"
     killed: list[int] = []
 
     def find() -> Any:
@@ -195,19 +200,22 @@ def lossy(spark: SparkSession, folder: Path) -> dict[str, Any]:
         victim = find()
         killed.append(victim.pid)
         victim.kill()
+        while not _has_trained(run_dir, steps=1, workers=3):
+            time.sleep(0.2)
+        enough.touch()
 
     threading.Thread(target=strike, daemon=True).start()
     fitted = fit(
         numbered(spark),
         Counter(),
-        train=slow_counting(3, 0.3),
+        train=slow_counting(10_000, 0.1, until=enough),
         features=["x"],
         workers=2,
         min_workers=2,
         config=PATIENT,
         run_dir=run_dir,
     )
-    return {"killed": killed, **told(fitted, epochs=3)}
+    return {"killed": killed, **told(fitted, epochs=fitted.model.uses()[0])}
 
 
 def endless(spark: SparkSession, folder: Path) -> dict[str, Any]:
@@ -282,10 +290,11 @@ def barrier(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {"barrier": twice, "ordinary": ordinary}
 
 
-def _has_trained(run_dir: Path, *, steps: int) -> bool:
-    """Whether two workers have written down so many steps each."""
+def _has_trained(run_dir: Path, *, steps: int, workers: int = 2) -> bool:
+    """Whether so many workers have written down so many steps each."""
     logs = list((run_dir / "events").glob("worker-*.jsonl"))
-    return len(logs) > 1 and all(log.read_bytes().count(b'"step_done"') >= steps for log in logs)
+    counts = [log.read_bytes().count(b'"step_done"') for log in logs]
+    return sum(count >= steps for count in counts) >= workers
 
 
 CASES = {one.__name__: one for one in (local, bad, lossy, endless, strict, barrier)}

@@ -124,7 +124,7 @@ class SparkSlots:
             if self._closing.is_set():
                 return
             try:
-                self._take(self._run_all() if slot < 0 else self._run_one(slot))
+                self._take(self._run_all() if slot < 0 else [self._run_one(slot)])
             except (
                 Exception
             ) as error:  # py4j's, Spark's, python's: whatever it is, the task is gone
@@ -146,16 +146,15 @@ class SparkSlots:
         found: list[bytes] = self._context.runJob(tasks, _task(self._handed), [slot])
         return found
 
-    def _run_all(self) -> list[bytes]:
+    def _run_all(self) -> list[list[bytes]]:
         tasks = self._context.parallelize(range(self._count), self._count).barrier()
-        found: list[bytes] = tasks.mapPartitions(_task(self._handed)).collect()
+        found: list[list[bytes]] = tasks.mapPartitions(_task(self._handed)).glom().collect()
         return found
 
-    def _take(self, pieces: list[bytes]) -> None:
-        state = b"".join(pieces)
-        if state:
-            with self._lock:
-                self._states.append(state)
+    def _take(self, results: list[list[bytes]]) -> None:
+        """What each of some tasks has brought, in pieces; most bring nothing."""
+        with self._lock:
+            self._states += [b"".join(pieces) for pieces in results if pieces]
 
     def _give_up(self, slot: int, why: str) -> None:
         with self._lock:
