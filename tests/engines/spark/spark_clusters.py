@@ -174,6 +174,12 @@ def executors_of(application: str) -> list[psutil.Process]:
     ]
 
 
+def has_worker(executor: psutil.Process) -> bool:
+    """Whether one of its tasks has a worker that trains, and does not only stand by."""
+    below = executor.children(recursive=True)
+    return any("gangline.engines.spark.training.trainee" in one.cmdline() for one in below)
+
+
 def drive(name: str, folder: Path, master: str, *more: str, limit_s: float = DRIVER_S) -> Any:
     """Runs one of the drivers to its end; what it answered."""
     driver = start_driver(name, folder, master, *more)

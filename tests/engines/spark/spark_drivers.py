@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import SparkSession
-from spark_clusters import START_S, executors_of, processes_with, settings
+from spark_clusters import START_S, executors_of, has_worker, processes_with, settings
 from torch import nn
 
 import gangline
@@ -190,7 +190,8 @@ def lossy(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
     def find() -> Any:
         if not spark.sparkContext.master.startswith("local"):
-            return executors_of(str(spark.sparkContext.applicationId))[0]
+            executors = executors_of(str(spark.sparkContext.applicationId))
+            return next(one for one in executors if has_worker(one))
         agents = (one for one in processes_with(str(folder)) if "--insist" in one.cmdline())
         return next(agents).parent()
 
