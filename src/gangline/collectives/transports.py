@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import TCPStore
 from gangline.collectives import GroupKey, SoloGroup, wire
 from gangline.collectives.gloo import GlooGroup
 from gangline.collectives.hierarchy import connect_tree
+from gangline.collectives.mpi.door import MpiDoor
 from gangline.collectives.nccl import NcclGroup, check_available
 from gangline.collectives.wire import WireAddress, WireOptions
 from gangline.spec.config import TRANSPORTS
@@ -220,13 +221,14 @@ def open_door(
         return GlooDoor(host, timeout_s=timeout_s)
     if transport == "nccl":
         return NcclDoor(host, timeout_s=timeout_s)
-    return WireDoor(
+    door = WireDoor(
         host,
         token=token,
         timeout_s=timeout_s,
         settings=settings,
-        uses_memory=transport == "wire",
+        uses_memory=transport != "wire-tcp",
     )
+    return MpiDoor(door, timeout_s=timeout_s) if transport == "mpi" else door
 
 
 def _tls_contexts(settings: WireSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:

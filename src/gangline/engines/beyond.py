@@ -108,7 +108,7 @@ class Beyond:
     @property
     def can_leave(self) -> bool:
         """Whether the transport lets workers leave while others go on."""
-        return (self._job.config.exchange.transport or "wire").startswith("wire")
+        return (self._job.config.exchange.transport or "wire").startswith(("wire", "mpi"))
 
     def depart(self) -> None:
         """This machine is about to end, and with it the job's coordinator, unless that is elsewhere."""

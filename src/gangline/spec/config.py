@@ -44,9 +44,9 @@ from gangline.spec.wire import WireSettings
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-TRANSPORTS = ("wire", "wire-tcp", "gloo", "nccl")
+TRANSPORTS = ("wire", "wire-tcp", "gloo", "nccl", "mpi")
 """What can move gradients: our own (sharing memory within a host, or TCP always), torch's on CPUs,
-and torch's between GPUs."""
+torch's between GPUs, and an MPI library's."""
 NON_FINITE = ("keep", "evict")
 """What happens to a worker whose gradient is wrong: nothing but being named, or it is put out."""
 SHARED, OWN = "shared", "worker"
@@ -409,7 +409,11 @@ class RunConfig(Part, frozen=True, kw_only=True):
                 f"exchange.sync {sync} and exchange.transport {transport} cannot be given together: "
                 "groups that train at their own pace need the transport wire or wire-tcp"
             )
-        if self.has_tls and not (transport or "wire").startswith("wire"):
+        if (
+            self.has_tls
+            and not self._is_sent_by_engine
+            and not (transport or "wire").startswith("wire")
+        ):
             raise UsageError(
                 f"exchange.transport {transport} does not encrypt what it sends, and TLS was asked "
                 "for: use wire or wire-tcp"
@@ -425,6 +429,12 @@ class RunConfig(Part, frozen=True, kw_only=True):
                 "planned while the job runs; give exchange.structure, too: flat, or a file that "
                 "`gangline plan` wrote"
             )
+
+    @property
+    def _is_sent_by_engine(self) -> bool:
+        """Whether gradients go over the network of an MPI job, which nobody asked to encrypt."""
+        is_asked = self.tls.enabled or self.wire.has_tls
+        return self.exchange.transport == "mpi" and self.is_elsewhere and not is_asked
 
     def _check_engine(self) -> None:
         plain = RunConfig()

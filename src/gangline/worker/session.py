@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gangline.collectives import SoloGroup
+from gangline.collectives.mpi.library import outlives_losses
 from gangline.collectives.transports import (
     DEFAULT_TRANSPORT,
     Door,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from gangline.worker.place import Place
 
 _COORDINATOR_WAIT_S = 30.0
+MPI = "mpi"
 _GOODBYES_S = 3.0
 """How long a worker that serves the coordinator itself stays for the others."""
 
@@ -138,6 +140,8 @@ def open_session(
     if place.find_coordinator is None:
         return Session(place, Communicator(SoloGroup()), _open_log(place, run_dir))
     name = transport or place.config.exchange.transport or DEFAULT_TRANSPORT
+    if name == MPI and (place.replaces >= 0 or not 0 <= place.worker < place.workers):
+        name = DEFAULT_TRANSPORT  # MPI's world is fixed: whoever comes later is no part of it
     settings = wire or place.config.wire
     door = open_door(
         name,
@@ -154,7 +158,7 @@ def open_session(
         host=socket.gethostname(),
         pid=os.getpid(),
         address=door.address,
-        is_elastic=place.is_elastic and name.startswith("wire"),
+        is_elastic=place.is_elastic and _lets_go(name),
         replaces=place.replaces,
         machine=place.machine,
     )
@@ -190,6 +194,11 @@ def open_session(
         gathering=gathered.attempt,
         timeout_s=timeout_s,
     )
+
+
+def _lets_go(transport: str) -> bool:
+    """Whether workers may come and go with a transport."""
+    return transport.startswith("wire") or (transport == MPI and outlives_losses())
 
 
 def _await_goodbyes(server: CoordinatorServer) -> None:

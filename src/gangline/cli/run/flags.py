@@ -155,7 +155,7 @@ class ExchangeFlags(FlagGroup, frozen=True, kw_only=True):
     ] = None
     transport: Annotated[
         str | None,
-        typer.Option(help="What moves the gradients: wire, wire-tcp, gloo or nccl."),
+        typer.Option(help="What moves the gradients: wire, wire-tcp, gloo, nccl or mpi."),
         Sets("exchange.transport"),
     ] = None
     structure: Annotated[

@@ -56,9 +56,15 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 class Agent:
     """One launcher's workers on this host."""
 
-    def __init__(self, channel: Channel[FromLauncher], *, beside: int = 1) -> None:
-        """`beside` is how many agents of the launcher share this machine, with this one."""
+    def __init__(
+        self, channel: Channel[FromLauncher], *, beside: int = 1, pass_fds: tuple[int, ...] = ()
+    ) -> None:
+        """`beside` is how many agents of the launcher share this machine, with this one.
+
+        Workers are given the descriptors `pass_fds`, which whoever started the agent has opened.
+        """
         self._channel = channel
+        self._pass_fds = pass_fds
         self._beside = beside
         self._place: HostPlace | None = None
         self._engine: LocalEngine | None = None
@@ -166,6 +172,7 @@ class Agent:
                     **place.own(start.launch).to_environment(),
                 },
                 log=self._tails.log_of(worker),
+                pass_fds=self._pass_fds,
             )
         )
         self._tails.follow(worker)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STDIN = "-"
+_PMI = "PMI_FD"
 _NODE = "SLURMD_NODENAME"
 """What Slurm calls this node, whose host name may be another one."""
 _DIAL_S = 30.0
@@ -59,7 +60,8 @@ def call(source: str, *, name: str | None, insists: bool = False) -> None:
     place = name or place_of(ranks, os.environ.get(_NODE) or socket.gethostname())
     channel.send(Call(secret=invitation.secret, name=place, rank=rank, slots=slots))
     channel.send(here)
-    agent = Agent(channel, beside=1 if ranks is None else ranks.local_size)
+    beside = 1 if ranks is None else ranks.local_size
+    agent = Agent(channel, beside=beside, pass_fds=inherited(os.environ))
     # Engines say so when a place is to be given back: the workers leave their job first.
     signal.signal(signal.SIGTERM, lambda number, frame: agent.depart())
     with contextlib.closing(connection):
@@ -81,6 +83,12 @@ def device_of(
     if ranks is None or not num_devices or VISIBLE in environment or ranks.local_size < 2:
         return {}
     return {VISIBLE: str(ranks.local_rank % num_devices)}
+
+
+def inherited(environment: Mapping[str, str]) -> tuple[int, ...]:
+    """The line to a launcher of the MPICH family, by which a worker becomes a rank of its world."""
+    named = environment.get(_PMI, "")
+    return (int(named),) if named.isdecimal() else ()
 
 
 def _read(source: str) -> bytes:

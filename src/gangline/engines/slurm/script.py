@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,7 @@ def batch_script(
 ) -> str:
     """The whole script; nothing in it is secret."""
     asked = config.slurm
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", name)
     told = in_job(config)
     folder = (
         f'"runs/{name}-${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}"'

@@ -17,6 +17,9 @@ class WireAddress(msgspec.Struct, frozen=True, kw_only=True):
     calls_out: bool = False
     """Others may not get through to it: it opens the connections with those that it gets through to."""
 
+    mpi_rank: int = -1
+    """Which rank of MPI's world it is, where it exchanges by MPI; -1: it does not."""
+
     def is_called_by(self, other: WireAddress) -> bool:
         """Whether another member opens the connections with this one, whichever way they carry."""
         return not self.calls_out and other.calls_out
