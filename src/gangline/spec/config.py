@@ -28,6 +28,7 @@ from gangline.spec.engines.engine import ENGINES, HOSTS, LOCAL, EngineConfig
 from gangline.spec.engines.mpi import MpiConfig
 from gangline.spec.engines.ray import RayConfig
 from gangline.spec.engines.slurm import SlurmConfig
+from gangline.spec.engines.spark import SparkConfig
 from gangline.spec.errors import UsageError
 from gangline.spec.exchange.compression import Compression
 from gangline.spec.exchange.structure import Structure
@@ -349,6 +350,7 @@ class RunConfig(Part, frozen=True, kw_only=True):
     mpi: MpiConfig = MpiConfig()
     slurm: SlurmConfig = SlurmConfig()
     ray: RayConfig = RayConfig()
+    spark: SparkConfig = SparkConfig()
 
     @property
     def on(self) -> str:

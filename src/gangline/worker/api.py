@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from gangline.collectives import Group
     from gangline.spec.wire import WireSettings
+    from gangline.worker.loop.training import Training
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -373,6 +374,23 @@ def shutdown() -> None:
             atexit.unregister(_end)
 
 
+def end_task() -> None:
+    """As at the end of a script, in a process that goes on. Raises what is wrong with such an end."""
+    error = None if _job.training is None else _find_loss(_job.training)
+    shutdown()
+    if error is not None:
+        raise error
+
+
+def _find_loss(training: Training) -> Exception | None:
+    """Finishes a loop that has ended well; why its end loses a step, if so."""
+    try:
+        training.finish()
+        return training.find_loss()
+    except Exception as failure:
+        return failure
+
+
 def _end() -> None:
     """The script has ended. An end that loses a step is none that may pass for a good one."""
     training, error = _job.training, None
@@ -381,11 +399,7 @@ def _end() -> None:
     if training is not None and not has_run_out:
         note = explain_size(ending_error(), training)
     if training is not None and ending_error() is None:
-        try:
-            training.finish()
-            error = training.find_loss()
-        except Exception as failure:
-            error = failure
+        error = _find_loss(training)
     shutdown()
     sys.stderr.write(note)
     if error is not None:

@@ -13,6 +13,7 @@ from gangline.worker.started import (
     ray_job,
     ray_train,
     slurm,
+    spark,
     torchrun,
 )
 
@@ -25,6 +26,7 @@ RECOGNISERS: tuple[Recogniser, ...] = (
     by_gangline,
     kubernetes,
     ray_train,
+    spark,
     torchrun,
     mpi,
     slurm,

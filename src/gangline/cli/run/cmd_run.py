@@ -11,6 +11,7 @@ from rich.text import Text
 from gangline.cli.flags.engines.mpi import MpiFlags
 from gangline.cli.flags.engines.ray import RayFlags
 from gangline.cli.flags.engines.slurm import SlurmFlags
+from gangline.cli.flags.engines.spark import SparkFlags
 from gangline.cli.flags.groups import grouped
 from gangline.cli.flags.tls_options import TlsFlags
 from gangline.cli.output import JsonFlag, err, out, print_json, say
@@ -65,6 +66,7 @@ def run(
     mpi: MpiFlags,
     slurm: SlurmFlags,
     ray: RayFlags,
+    spark: SparkFlags,
     place: FolderFlags,
     tools: ToolFlags,
     show_output: Annotated[
@@ -93,6 +95,7 @@ def run(
         mpi,
         slurm,
         ray,
+        spark,
         place,
         cluster=cluster,
         tls=tls,

@@ -18,8 +18,13 @@ parser.add_argument(
     help="call the launcher that a file invites to",
 )
 parser.add_argument("--name", help="with --call: what this place is called")
+parser.add_argument(
+    "--insist",
+    action="store_true",
+    help="with --call: fail where the launcher is gone before it has said that all is over",
+)
 given = parser.parse_args()
 if given.call is None:
     main()
 else:
-    call(given.call, name=given.name)
+    call(given.call, name=given.name, insists=given.insist)

@@ -84,8 +84,8 @@ class Agent:
         self._num_asked += 1
         self._is_over = self._num_asked > 1
 
-    def run(self, descriptor: int) -> None:
-        """Until the launcher says so, or is gone."""
+    def run(self, descriptor: int) -> bool:
+        """Until the launcher says so, or is gone; whether it has said so."""
         try:
             while not self._is_over and not self._is_deserted():
                 select.select([descriptor], [], [], _POLL_S)
@@ -98,6 +98,7 @@ class Agent:
             self._channel.send(Unfit(reason=str(error)))
         finally:
             self._end()
+        return self._is_over
 
     def _look_whether_departing(self) -> None:
         if self._num_asked and not self._is_departing:

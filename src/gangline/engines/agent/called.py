@@ -39,8 +39,12 @@ _MAX_BYTES = 1 << 20
 _MAX_NAME = 60
 
 
-def call(source: str, *, name: str | None) -> None:
-    """Calls whoever invites, and does what it says until it is gone."""
+def call(source: str, *, name: str | None, insists: bool = False) -> None:
+    """Calls whoever invites, and does what it says until it is gone.
+
+    One that `insists` fails where the launcher is gone before it has said that all is over: an engine
+    that starts again who failed shall do so.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
@@ -61,7 +65,9 @@ def call(source: str, *, name: str | None) -> None:
     # Engines say so when a place is to be given back: the workers leave their job first.
     signal.signal(signal.SIGTERM, lambda number, frame: agent.depart())
     with contextlib.closing(connection):
-        agent.run(connection.fileno())
+        is_dismissed = agent.run(connection.fileno())
+    if insists and not is_dismissed:
+        sys.exit("gangline: the launcher is gone, or has hung up")
 
 
 def place_of(ranks: Ranks | None, hostname: str) -> str:

@@ -16,6 +16,7 @@ _MODULES = {
     "slurm": "gangline.launch.engines.slurm",
     "ray": "gangline.launch.engines.ray.engine",
     "k8s": "gangline.launch.engines.kubernetes",
+    "spark": "gangline.launch.engines.spark",
 }
 """Where the `ENGINE` of each is; the names are those of `spec.engines.engine.ENGINES`."""
 

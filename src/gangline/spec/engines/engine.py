@@ -15,6 +15,7 @@ ENGINES = (
     "slurm",
     RAY,
     KUBERNETES,
+    "spark",
 )
 """All engines by name. The options of one are the part of `RunConfig` that has its name."""
 
