@@ -99,7 +99,14 @@ def test_workers_whose_items_differ_are_not_taken_for_unlike():
         ({"overhead_s": 1.0, "rates": {0: 99.0, 1: 1.0}}, 1000, 1),
         ({"mean_s": 0.0}, 1000, 1),
     ],
-    ids=["cheap", "a tenth", "all workers have chunks", "a short loop", "the slowest would take long", "no time"],
+    ids=[
+        "cheap",
+        "a tenth",
+        "all workers have chunks",
+        "a short loop",
+        "the slowest would take long",
+        "no time",
+    ],
 )
 def test_the_grain_follows_from_what_a_chunk_costs(changed, total, grain):
     assert rules.grain_for(report(**changed), total, 4) == grain
