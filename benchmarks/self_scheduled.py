@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from harness import Interval
 from journal import Journal, read_journal
 from paced_teams import table
 from self_scheduled_worker import Case, Step, train
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SPEEDS = (1.0, 1.0, 0.5, 0.5)
 CASES = {
@@ -47,10 +50,12 @@ RUN = 10
 DEADLINE_S = 600.0
 
 
-def measure(name: str, *, steps: int, seeds: int, journal: Journal) -> None:
+def measure(
+    name: str, allocations: Sequence[str], *, steps: int, seeds: int, journal: Journal
+) -> None:
     """Real workers, each allocation once for each seed, in an order of its own."""
     for seed in range(seeds):
-        for allocation in random.Random(seed).sample(ALLOCATIONS, len(ALLOCATIONS)):
+        for allocation in random.Random(seed).sample(allocations, len(allocations)):
             arguments = (CASES[name], allocation, BATCH, steps, seed)
             told = run_workers(train, len(SPEEDS), args=arguments, deadline_s=DEADLINE_S)
             journal.add(case=name, allocation=allocation, seed=seed, workers=told)
@@ -169,12 +174,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", choices=list(CASES), default=None)
+    parser.add_argument("--short", action="store_true", help="60 steps, without (GSS)")
     parser.add_argument("--name", default="self_scheduled", help="of the file of results")
     given = parser.parse_args()
     journal = Journal(given.name)
     for name in CASES:
         if given.only in (None, name):
-            measure(name, steps=given.steps, seeds=given.seeds, journal=journal)
+            some = [one for one in ALLOCATIONS if not given.short or "GSS" not in one]
+            steps = 60 if given.short else given.steps
+            measure(name, some, steps=steps, seeds=given.seeds, journal=journal)
     print(show(read_journal(journal.path)[1]))
 
 

@@ -94,11 +94,19 @@ def test_workers_whose_items_differ_are_not_taken_for_unlike():
     [
         ({}, 1000, 1),
         ({"overhead_s": 0.005}, 10_000, 5),
-        ({"overhead_s": 1.0}, 1000, 12),
+        ({"overhead_s": 0.03}, 1000, 12),
+        ({"overhead_s": 1.0}, 1000, 250),
         ({"overhead_s": 1.0, "rates": {0: 99.0, 1: 1.0}}, 1000, 1),
         ({"mean_s": 0.0}, 1000, 1),
     ],
-    ids=["cheap", "a tenth", "all workers have chunks", "the slowest would take long", "no time"],
+    ids=[
+        "cheap",
+        "a tenth",
+        "all workers have chunks",
+        "a short loop",
+        "the slowest would take long",
+        "no time",
+    ],
 )
 def test_the_grain_follows_from_what_a_chunk_costs(changed, total, grain):
     assert rules.grain_for(report(**changed), total, 4) == grain

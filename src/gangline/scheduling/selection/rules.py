@@ -39,6 +39,8 @@ OVERHEAD = 0.1
 """The overhead of the smallest chunk, beside what its items take, is at most this."""
 LEAST_CHUNKS = 16
 """A grain leaves at least as many chunks per worker."""
+SHORT = 8
+"""A loop is short if as many chunks of each worker would cost too much, beside their items."""
 TAIL = 0.05
 """A grain takes the slowest worker at most this part of the loop."""
 WORTH_A_TRY = 0.03
@@ -66,6 +68,11 @@ def pick(
     if workers == 1:
         return probe(total, workers, layouts)
     grain = grain_for(report, total, workers)
+    if 2 * grain * workers > total and grain > 1:
+        why = (
+            f"a chunk costs {report.overhead_s:.2g} s, the whole loop {total * report.mean_s:.2g} s"
+        )
+        return Choice.parse("STATIC", layout=first_layout(layouts)), why
     scheme, why = _scheme(report, varied(report, total, workers, grain=grain))
     if grain > 1:
         why += f"; a chunk costs {report.overhead_s:.2g} s, an item {report.mean_s:.2g} s"
@@ -81,11 +88,14 @@ def first_layout(layouts: Sequence[Layout]) -> Layout:
 def grain_for(report: LoopReport, total: int, workers: int) -> int:
     """The smallest chunk whose overhead is a tenth of what its items take.
 
-    It is not so large that the slowest worker could keep the others waiting for long with one.
+    It is not so large that the slowest worker could keep the others waiting for long with one, unless
+    the loop is short: then even that is less than what more chunks would cost.
     """
     if report.mean_s <= 0 or not report.rates:
         return 1
     wanted = math.ceil(report.overhead_s / (OVERHEAD * report.mean_s))
+    if total < SHORT * workers * wanted and report.unlikeness < SHORT:
+        return max(1, min(wanted, math.ceil(total / workers)))
     slowest = min(report.rates.values()) / sum(report.rates.values())
     return max(1, min(wanted, total // (LEAST_CHUNKS * workers), int(TAIL * total * slowest)))
 
@@ -98,6 +108,10 @@ def alternatives(first: Choice, report: LoopReport, layouts: Sequence[Layout]) -
     if report.lost_share <= WORTH_A_TRY:
         return []
     scheme, grain = str(first.scheme), first.grain
+    if grain > 1 and SHORT * grain * len(report.rates) > report.items:
+        return [Choice.parse("STATIC", layout=first.layout)]
+    if scheme == "STATIC":
+        return [Choice.parse("FAC2", grain=max(1, report.items // SHORT), layout=first.layout)]
     others = ["FAC2"] if scheme == "GSS" else [one for x in FINENESS if (one := _fine(x)) != scheme]
     found = [Choice.parse(other, grain=grain, layout=first.layout) for other in others]
     if Layout.CENTRALIZED in layouts and report.overhead_s > DEAR * report.mean_s:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CHECKED_AFTER = 8
 """Chunks per worker until a loop is looked at for the first time; then as many again, twice, …"""
+DEAR_PROBE = 1 / 3
+"""Where getting the first chunks takes this part of the time, no more of them are needed."""
 
 
 class TunedQueues:
@@ -105,10 +107,11 @@ class TunedQueues:
 
     def _end_probe(self) -> None:
         everybody = self._meter.workers == self._workers
-        if not everybody and self.remaining * 4 > self.total * 3:
+        report = self.report()
+        is_dear = self._meter.chunks > 1 and report.overhead_share > DEAR_PROBE
+        if not everybody and not is_dear and self.remaining * 4 > self.total * 3:
             return
         self._is_probe = False
-        report = self.report()
         choice, why = rules.pick(report, self.remaining, self._workers, [self.choice.layout])
         self._switch(choice, why, report)
 
