@@ -128,9 +128,29 @@ def test_all_but_the_last_unit_is_pushed_during_the_backward_pass(mode):
     assert took_s[0] < 0.9 * took_s[1]
 
 
-def test_pulls_during_the_forward_pass_are_refused():
-    with pytest.raises(UsageError, match="not simulated"):
-        run_teams(even(), "bsp(pull=forward)", samples=640, epochs=1)
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [("bsp(pull=forward)", "pull="), ("asp(ahead=1)", "ahead="), ("asp(rows=ondemand)", "rows=")],
+)
+def test_what_is_not_simulated_is_refused(mode, name):
+    with pytest.raises(UsageError, match=f"not simulated; leave out {name}"):
+        run_teams(even(), mode, samples=640, epochs=1)
+
+
+def test_no_team_ends_the_epoch_alone_where_equals_spare_one():
+    """Three of four pushes count in every round, so an epoch takes a third more rounds, not more."""
+    took_s = [
+        run_teams(even(count=4), mode, samples=6400, epochs=1)[0].wall_s
+        for mode in ("bsp", "backup(1)")
+    ]
+    assert took_s[1] < 1.45 * took_s[0]
+
+
+def test_a_slow_team_has_as_few_samples_as_its_speed_is_worth_in_bsp():
+    scenario = even(speeds=[1.0, 1.0, 1.0, 0.2], bytes_per_s=None)
+    _, events = run_teams(scenario, "bsp", samples=6400, epochs=1)
+    last = {event.team: event.samples for event in of(StepDone, events) if event.step == 60}
+    assert last[3] < 0.3 * last[0]
 
 
 def test_asp_does_not_wait_for_the_slowest_and_bsp_does():
