@@ -30,6 +30,7 @@ from gangline.emulation.scaling import USABLE_FRACTION
 from harness import RESULTS
 from parameter_server_cells import (
     AIMS,
+    ALIKE,
     CHOOSING_SEED,
     CONTENDERS,
     HOLDERS,
@@ -62,9 +63,15 @@ def choosing(options: argparse.Namespace) -> Iterator[tuple[Cell, Aim]]:
             aim = AIMS[model]
             for number in range(options.choosing):
                 seed = CHOOSING_SEED + number
-                for contender in order_of(f"{scenario} {model}", seed, options.contenders):
+                chosen_with = dict.fromkeys(chooser(one, options) for one in options.contenders)
+                for contender in order_of(f"{scenario} {model}", seed, list(chosen_with)):
                     for rate in aim.rates[: options.rates]:
                         yield Cell(scenario, model, contender, rate, seed), aim
+
+
+def chooser(contender: str, options: argparse.Namespace) -> str:
+    """The contender with which this one's learning rate is chosen."""
+    return ALIKE.get(contender, contender) if options.alike else contender
 
 
 def chosen_rate(book: Book, scenario: str, model: str, contender: str) -> float:
@@ -94,7 +101,7 @@ def comparing(options: argparse.Namespace, book: Book) -> Iterator[tuple[Cell, A
             chosen_in = scenario if scenario in options.choose_in else options.choose_in[0]
             for model in options.models:
                 for contender in order_of(f"{scenario} {model}", seed, options.contenders):
-                    rate = chosen_rate(book, chosen_in, model, contender)
+                    rate = chosen_rate(book, chosen_in, model, chooser(contender, options))
                     yield Cell(scenario, model, contender, rate, seed), AIMS[model]
 
 
@@ -157,6 +164,9 @@ def main() -> None:
     parser.add_argument("--choosing", type=int, default=1, help="seeds that choose learning rates")
     parser.add_argument("--rates", type=int, default=3, help="learning rates to choose from")
     parser.add_argument("--choose-in", nargs="+", choices=list(SCENARIOS), help="default: in all")
+    parser.add_argument(
+        "--alike", action="store_true", help="choose once for modes that step alike"
+    )
     parser.add_argument("--memory", type=int, default=1, help="seeds that memory is compared by")
     parser.add_argument("--streams", type=int, default=1, help="runs side by side")
     use = f"part of the cores that workers compute on, default {USABLE_FRACTION:g}"

@@ -24,6 +24,11 @@ CONTENDERS = (
     *("bsp", "asp", "ssp(1)", "ssp(4)", "ssp(16)", "backup(1)", "backup(2)"),
     *("full", "flexible", DDP),
 )
+ALIKE = {
+    **dict.fromkeys(("bsp", "backup(1)", "backup(2)", "full", DDP), "bsp"),
+    **dict.fromkeys(("asp", "ssp(1)", "ssp(4)", "ssp(16)"), "asp"),
+}
+"""Contenders that step alike, and the one of them that learning rates are chosen with (`--alike`)."""
 HOLDERS = ("full", DDP, "bsp(replicas=0)", "asp", "asp(servers=2)")
 """Whose memory is compared."""
 CHOOSING_SEED = 100

@@ -128,9 +128,32 @@ def test_all_but_the_last_unit_is_pushed_during_the_backward_pass(mode):
     assert took_s[0] < 0.9 * took_s[1]
 
 
-def test_pulls_during_the_forward_pass_are_refused():
-    with pytest.raises(UsageError, match="not simulated"):
-        run_teams(even(), "bsp(pull=forward)", samples=640, epochs=1)
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [("bsp(pull=forward)", "pull="), ("asp(ahead=1)", "ahead="), ("asp(rows=ondemand)", "rows=")],
+)
+def test_what_is_not_simulated_is_refused(mode, name):
+    with pytest.raises(UsageError, match=f"not simulated; leave out {name}"):
+        run_teams(even(), mode, samples=640, epochs=1)
+
+
+def test_no_team_ends_the_epoch_alone_where_equals_spare_one():
+    """Three of four pushes count in every round, so an epoch takes a third more rounds, not more."""
+    took_s = [
+        run_teams(even(count=4), mode, samples=6400, epochs=1)[0].wall_s
+        for mode in ("bsp", "backup(1)")
+    ]
+    assert took_s[1] < 1.45 * took_s[0]
+
+
+def test_a_slow_team_has_as_few_samples_as_its_speed_is_worth_in_bsp():
+    scenario = even(speeds=[1.0, 1.0, 1.0, 0.2], bytes_per_s=None)
+    _, events = run_teams(scenario, "bsp", samples=6400, epochs=1)
+    usual = {
+        team: np.median([one.samples for one in of(StepDone, events)[40:] if one.team == team])
+        for team in range(4)
+    }
+    assert usual[3] < 0.3 * usual[0]
 
 
 def test_asp_does_not_wait_for_the_slowest_and_bsp_does():
@@ -139,7 +162,8 @@ def test_asp_does_not_wait_for_the_slowest_and_bsp_does():
         mode: run_teams(scenario, mode, samples=6400, epochs=1) for mode in ("asp", "ssp(2)", "bsp")
     }
     waited_s = {mode: result.waited_s for mode, (result, _) in results.items()}
-    assert waited_s["asp"] < waited_s["ssp(2)"] < waited_s["bsp"]
+    # In bsp parts of the batch are by speed alone, so less is waited there than in ssp.
+    assert waited_s["asp"] < min(waited_s["ssp(2)"], waited_s["bsp"])
     clocks: dict[int, int] = {}
     for event in of(UpdateApplied, results["ssp(2)"][1])[: -4 * 8]:
         clocks[event.teams[0]] = event.clocks[0] + 1

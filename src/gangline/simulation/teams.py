@@ -22,9 +22,16 @@ from gangline.simulation.course import Recovery
 from gangline.simulation.engine.field import Extent
 from gangline.simulation.engine.job import SimulatedJob, ready_for
 from gangline.spec.errors import UsageError
-from gangline.spec.event import AnyEvent, EpochDone, RoundEnded, ViewAdopted
+from gangline.spec.event import (
+    AnyEvent,
+    EpochDone,
+    RoundEnded,
+    UpdateApplied,
+    UpdateVoided,
+    ViewAdopted,
+)
 from gangline.spec.faults import Fault
-from gangline.spec.serving import AT_STEP
+from gangline.spec.serving import AT_STEP, CHANGED
 from gangline.spec.sync import AUTO, parse_sync
 
 if TYPE_CHECKING:
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from gangline.simulation.course import Course
     from gangline.simulation.scenario import Scenario
     from gangline.simulation.world import Sink
+    from gangline.spec.serving import Service
     from gangline.spec.sync import Sync
 
 
@@ -48,6 +56,12 @@ class TeamsResult(msgspec.Struct, frozen=True, kw_only=True):
     """What each epoch took."""
     rounds: int
     """Merges that count."""
+    updates: int
+    """Of parameter servers."""
+    staleness: float
+    """Of an update, on average."""
+    dropped: int
+    """Pushes that came too late for their round."""
     interval_s: float
     """`flexible`: the time from one merge to the next, at the end."""
     link_bytes: float
@@ -97,10 +111,8 @@ def _check(scenario: Scenario, sync: Sync, course: Course, epochs: int) -> None:
     if not sync.is_relaxed and sync.kind != AUTO and not course.switches:
         raise UsageError(f"with sync {sync} there are no teams; simulate it with `simulate`")
     for asked in (sync, *(parse_sync(switch.sync) for switch in course.switches)):
-        if asked.service is not None and asked.service.pull != AT_STEP:
-            raise UsageError(
-                f"sync {asked}: pulls during the forward pass are not simulated; leave out pull="
-            )
+        if asked.service is not None:
+            _check_service(asked.service)
     structure = scenario.structure
     found = 1 if structure is None else structure.num_levels
     if (sync.levels > 1 or sync.within) and sync.levels + len(sync.rates) > found:
@@ -117,6 +129,17 @@ def _check(scenario: Scenario, sync: Sync, course: Course, epochs: int) -> None:
     course.faults.check(workers=len(scenario.worker_nodes))
 
 
+def _check_service(service: Service) -> None:
+    """Refuses what would change the time of a run, and is not simulated."""
+    for is_asked, what, name in (
+        (service.pull != AT_STEP, "pulls during the forward pass are", "pull="),
+        (service.ahead > 0, "pushes and pulls beside the next step are", "ahead="),
+        (service.rows != CHANGED, "rows that are fetched when batches use them are", "rows="),
+    ):
+        if is_asked:
+            raise UsageError(f"sync {service}: {what} not simulated; leave out {name}")
+
+
 class _Seen:
     """What the events of a run come to, besides going on to where they go."""
 
@@ -126,6 +149,8 @@ class _Seen:
         self._num_rounds = 0
         self._interval_s = 0.0
         self._teams: set[int] = set()
+        self._staleness: list[int] = []
+        self._num_dropped = 0
 
     def write(self, event: AnyEvent) -> None:
         """Takes the next event."""
@@ -135,6 +160,10 @@ class _Seen:
             case RoundEnded(is_committed=True, interval_s=interval_s):
                 self._num_rounds += 1
                 self._interval_s = interval_s
+            case UpdateApplied(staleness=staleness):
+                self._staleness.append(staleness)
+            case UpdateVoided(clock=clock) if clock >= 0:
+                self._num_dropped += 1
             case ViewAdopted(team=team):
                 self._teams.add(team)
         self._sink(event)
@@ -150,6 +179,9 @@ class _Seen:
             wall_s=job.now,
             epoch_s=tuple(late - early for early, late in pairwise(ends)),
             rounds=self._num_rounds,
+            updates=len(self._staleness),
+            staleness=sum(self._staleness) / max(1, len(self._staleness)),
+            dropped=self._num_dropped,
             interval_s=self._interval_s,
             link_bytes=field.network.crossed_bytes,
             waited_s=field.waited_s / max(1, len(self._teams)),

@@ -106,6 +106,13 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
                 "ahead=1 is for asp and ssp with update=server: in rounds all wait for each other, and "
                 "a worker that updates by itself waits for nobody"
             )
+        if self.consistency.has_rounds and (
+            self.scale != SHARE or self.rate != PLAIN or self.compensation
+        ):
+            raise UsageError(
+                f"scale, rate and compensation are for asp and ssp: in {self.consistency} the updates "
+                "of a round are one step, by their mean, and none is stale; leave them out"
+            )
         if self.pull == IN_FORWARD and (self.update == WORKER or self.ahead):
             raise UsageError(
                 "pull=forward is for update=server without ahead=1: a worker that updates by itself, "

@@ -295,6 +295,20 @@ def test_what_came_too_late_is_for_all_but_the_slow(late_by: int, again: Lease) 
     assert book.grant(0, 1, batch=4, part=0.5) == again
 
 
+def test_nobody_has_a_second_lease_of_what_others_need_for_their_first() -> None:
+    book = LeaseBook(0, 12)
+    assert book.grant(0, 0, batch=4, part=1 / 3, teams=3, reserved=8) == (0, 4)
+    assert book.grant(0, 1, batch=4, part=1 / 3, teams=3, reserved=8) == EMPTY
+    assert book.grant(1, 0, batch=4, part=1 / 3, teams=3, reserved=4) == (4, 8)
+    assert book.grant(2, 0, batch=4, part=1 / 3, teams=3, reserved=0) == (8, 12)
+
+
+def test_a_second_lease_leaves_what_is_reserved() -> None:
+    book = LeaseBook(0, 20)
+    assert book.grant(0, 0, batch=4, part=0.5, teams=2, reserved=4) == (0, 4)
+    assert book.grant(0, 1, batch=16, part=1.0, teams=2, reserved=6) == (4, 14)
+
+
 def test_who_is_slow_is_lent_what_came_too_late_where_nobody_else_is_there() -> None:
     book = LeaseBook(0, 4)
     book.restore(0, 0, 4)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from federations import LENGTH, TeamRoom, founded, lose_worker, restart
@@ -46,7 +46,7 @@ class Pushing:
         """Asks for a turn, having pushed nothing."""
         self._say(clock=-1, start=self.pushed, stop=self.pushed)
 
-    def _say(self, *, clock: int, start: int, stop: int) -> None:
+    def _say(self, *, clock: int, start: int, stop: int, **said: Any) -> None:
         self.heard = len(self._turns())
         number = self.room.last(self.worker, Served).serving.number
         self.asked = Pushed(
@@ -57,6 +57,7 @@ class Pushing:
             known=self.known,
             read=self.known,
             serving=number,
+            **said,
         )
         self.room.say(self.worker, self.asked)
 
@@ -113,11 +114,11 @@ class Pushing:
         self.leases, self.given = self.leases + 1, self.given + stop - start
         return True
 
-    def push(self) -> None:
+    def push(self, **said: Any) -> None:
         """Pushes what it has computed of one step."""
         view = self.room.view_of(self.worker)
         start, self.pushed = self.pushed, min(self.given, self.pushed + view.shares[0])
-        self._say(clock=self.clock, start=start, stop=self.pushed)
+        self._say(clock=self.clock, start=start, stop=self.pushed, **said)
 
 
 def served(count: int, sync: str, **options: object) -> tuple[TeamRoom, list[Pushing]]:
@@ -258,6 +259,44 @@ def test_bsp_makes_one_update_of_all_pushes_weighted_by_samples() -> None:
     (applied,) = room.events(UpdateApplied)
     assert sorted(applied.teams) == [0, 1, 2]
     assert sum(applied.weights) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("sync", ["bsp", "asp", "backup(1)"])
+def test_sums_are_added_up_as_they_are(sync: str) -> None:
+    room, teams = served(3, sync)
+    for team in teams:
+        assert team.has_samples()
+        team.push(is_sum=True)
+    assert {weight for one in room.events(UpdateApplied) for weight in one.weights} == {1.0}
+
+
+def test_pushes_count_by_their_weights_where_these_are_told() -> None:
+    room, teams = served(3, "bsp")
+    for team, weight in zip(teams, (1.0, 4.0, 0.0), strict=True):
+        assert team.has_samples()
+        team.push(weight=weight)
+    (applied,) = room.events(UpdateApplied)
+    assert dict(zip(applied.teams, applied.weights, strict=True)) == {0: 0.2, 1: 0.8, 2: 0.0}
+
+
+def test_a_weight_is_compared_with_what_a_global_batch_has_counted_so_far() -> None:
+    room, (one, other) = served(2, "asp")
+    for team, each in ((one, 2.0), (other, 6.0)):
+        assert team.has_samples()
+        samples = room.view_of(team.worker).shares[0]
+        team.push(weight=each * samples)
+    first, second = (event.weights[0] for event in room.events(UpdateApplied))
+    assert (first, second) == pytest.approx((0.5, 0.5 * 6 / 4))
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_a_weight_that_is_no_number_is_refused(weight: float) -> None:
+    room, (team, _) = served(2, "asp")
+    assert team.has_samples()
+    sequence = room.teams._desk._sequence
+    pushed = Pushed(clock=0, epoch=0, start=0, stop=1, known=0, read=0, weight=weight, team=0)
+    with pytest.raises(UsageError, match="0 or more, and finite"):
+        sequence.push(pushed)
 
 
 def test_what_comes_too_late_is_void_and_only_who_is_in_time_gets_it_again() -> None:

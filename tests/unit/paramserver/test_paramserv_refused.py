@@ -32,7 +32,7 @@ FEATURES, LABELS = functions.regression(rows=20)
         ({"mode": "sbp"}, "'sbp' is not known"),
         ({"mode": None}, "mode=None"),
         ({"mode": "backup(4)"}, "at most 3 can be spared"),
-        ({"mode": "backup(20)", "workers": 30}, "20 rows keep 20 of 30 workers busy"),
+        ({"mode": "backup(20)", "workers": 30}, "no more than 20 of 30 workers are busy"),
         ({"frequency": "batches(0)"}, "frequency='batches\\(0\\)'"),
         ({"frequency": "hourly"}, "frequency='hourly'"),
         ({"scheme": "random"}, "scheme='random' is not known; choose one of disjoint_contiguous"),

@@ -21,6 +21,9 @@ from gangline.spec.errors import UsageError
         ("asp(rows=ondemand, update=worker)", "rows=ondemand needs update=server"),
         ("asp(rows=ondemand, ahead=1)", "without ahead and compensation"),
         ("asp(rows=ondemand, compensation=0.1)", "parameters that are whole on the worker"),
+        ("bsp(rate=staleness)", "are for asp and ssp.* leave them out"),
+        ("bsp(scale=plain)", "in bsp the updates of a round are one step"),
+        ("backup(1, compensation=0.1)", r"in backup\(1\) the updates of a round"),
     ],
 )
 def test_what_three_workers_cannot_do_is_refused_with_what_to_do(sync: str, words: str) -> None:

@@ -50,7 +50,8 @@ def probe(
     *,
     module: ModuleFlag = None,
     cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The emulated cluster: TOML with [[nodes]].")
+        Path | None,
+        typer.Option(metavar="FILE", help="The emulated cluster: a TOML file of nodes."),
     ] = None,
     speeds: Annotated[
         str | None, typer.Option(help="The emulated cluster: one speed per node, as 1,0.5,0.2.")

@@ -72,7 +72,7 @@ def register(app: typer.Typer) -> None:
 def simulate(
     ctx: typer.Context,
     cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The cluster: a TOML file with [[nodes]].")
+        Path | None, typer.Option(metavar="FILE", help="The cluster: a TOML file of nodes.")
     ] = None,
     steps: Annotated[int, typer.Option(help="How many steps to simulate.")] = 1000,
     global_batch: Annotated[
@@ -96,7 +96,8 @@ def simulate(
         typer.Option(
             metavar="MODE",
             help="How groups keep together: full, none, percentage(0.25), local(16), flexible or auto; "
-            "what the file says, or full, if not given.",
+            "or by parameter servers: bsp, asp, ssp(4), backup(1), asp(servers=2). What the file says, "
+            "or full, if not given.",
         ),
     ] = None,
     lease_scheme: Annotated[

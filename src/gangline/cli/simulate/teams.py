@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.cli.simulate.survival import Survival
+from gangline.observe.report import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +34,12 @@ class TeamsSummary(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_s: float
     rounds: int
     """Merges of all teams, the one at the end of each epoch included."""
+    updates: int
+    """Of parameter servers."""
+    staleness: float
+    """Of an update, on average."""
+    dropped: int
+    """Pushes that came too late for their round."""
     interval_s: float
     """`flexible`: the time from one merge to the next, at the end."""
     link_bytes: float
@@ -48,14 +55,26 @@ class TeamsSummary(msgspec.Struct, frozen=True, kw_only=True):
     def sentences(self) -> list[str]:
         """What people are told."""
         epochs = ", ".join(f"{seconds:.2f}" for seconds in self.epoch_s)
+        if self.problem is not None and not self.epoch_s:
+            return []  # it never began, or came to nothing
         return [
             f"{self.workers} workers in {self.teams} teams, held together by {self.sync}: "
             f"{self.wall_s:.3f} s of virtual time, {self.samples_per_s:.0f} samples/s",
             f"time per epoch: {epochs} s",
-            f"{self.rounds} merges, {say_bytes(self.link_bytes)} over limited links",
+            f"{counted(self.rounds, 'merge', 'merges')}, "
+            f"{say_bytes(self.link_bytes)} over limited links",
+            *self._of_servers(),
             f"a team waited {self.waited_s:.2f} s for others on average; a worker did not compute "
             f"for {self.idle_s:.2f} s",
             *self.survival.sentences(),
+        ]
+
+    def _of_servers(self) -> list[str]:
+        if not self.updates:
+            return []
+        return [
+            f"{counted(self.updates, 'update', 'updates')} by parameter servers, with a staleness of "
+            f"{self.staleness:.1f} on average; {counted(self.dropped, 'push', 'pushes')} came too late"
         ]
 
 
@@ -81,6 +100,9 @@ def summarize(
         epoch_s=list(result.epoch_s),
         samples_per_s=samples * len(result.epoch_s) / used_s if used_s else 0.0,
         rounds=result.rounds,
+        updates=result.updates,
+        staleness=result.staleness,
+        dropped=result.dropped,
         interval_s=result.interval_s,
         link_bytes=result.link_bytes,
         waited_s=result.waited_s,

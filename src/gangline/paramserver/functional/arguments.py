@@ -73,7 +73,7 @@ def settings_of(
     is_hogwild = mode.strip() == HOGWILD
     if is_hogwild:
         _check_hogwild(frequency, choices)
-    consistency = parse_consistency(ASP if is_hogwild else mode)
+    consistency = _consistency(ASP if is_hogwild else mode)
     return Settings(
         mode=consistency,
         per_push=parse_frequency(frequency),
@@ -86,6 +86,13 @@ def settings_of(
         is_hogwild=is_hogwild,
         **choices,
     )
+
+
+def _consistency(mode: str) -> Consistency:
+    try:
+        return parse_consistency(mode)
+    except UsageError as error:
+        raise UsageError(f"mode={mode!r}: {error}, or hogwild") from error
 
 
 def parse_frequency(text: str) -> int | None:
@@ -140,8 +147,8 @@ def _busy(consistency: Consistency, workers: int | None, rows: int) -> int:
     consistency.check(asked)
     if consistency.backups >= rows:
         raise UsageError(
-            f"{consistency} leaves nobody to wait for: {rows} rows keep {rows} of {asked} workers "
-            f"busy; give fewer backups, or more rows"
+            f"{consistency} leaves nobody to wait for: with {rows} row{'s' if rows != 1 else ''} no "
+            f"more than {rows} of {asked} workers are busy; give fewer backups, or more rows"
         )
     return min(asked, rows)
 

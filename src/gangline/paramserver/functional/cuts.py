@@ -7,6 +7,7 @@ way is in neither, and is computed again.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,8 @@ class Keeper:
     """Reads and writes the file of one run."""
 
     def __init__(self, path: str | Path, settings: Settings, form: Form, *, rows: int) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"checkpoint={path!r}: give the path of a file")
         self._path = Path(path)
         self._form = form
         self._epochs = settings.epochs

@@ -85,7 +85,12 @@ class Form:
 
     def copies(self, value: Any) -> Leaves:
         """The arrays of the user's model, which stays as it is."""
-        return [_copy(leaf) for leaf in self.leaves(value, "the model")]
+        try:
+            return [_copy(leaf) for leaf in self.leaves(value, "the model")]
+        except GradientError as error:
+            raise UsageError(
+                f"{str(error).partition(';')[0]} before anything was trained: give a model of numbers"
+            ) from error
 
     def build(self, leaves: Leaves) -> Any:
         """A value of this form, which the caller may change."""
@@ -113,8 +118,9 @@ class Form:
                 found = (
                     sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
                 )
+                hint = "; return it, also where it was changed in place" if value is None else ""
                 raise UsageError(
-                    f"{what} must be a dict with the keys {list(self._names)}, not {found}"
+                    f"{what} must be a dict with the keys {list(self._names)}, not {found}{hint}"
                 )
             return [value[name] for name in self._names]
         if not isinstance(value, list | tuple) or len(value) != count:

@@ -64,7 +64,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         stale = sum(lag * count for lag, count in self.staleness.items()) / max(1, self.updates)
         lines = [
-            f"Trained({self.mode}, {self.workers} workers, {len(self.history)} epochs, "
+            f"Trained({self.mode}, {self.workers} worker{'s'[self.workers == 1 :]}, "
+            f"{len(self.history)} epoch{'s'[len(self.history) == 1 :]}, "
             f"{self.seconds:.2f} s)",
             f"  {self.updates} updates of {self.samples} samples in {self.batches} batches, "
             f"{self.dropped} dropped; staleness {stale:.2f} on average, "
