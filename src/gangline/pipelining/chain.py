@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model as a chain of layers, between any two of which it may be cut.
 
-An `nn.Sequential` is a chain. Any other model is traced by torch.fx: it may be cut wherever one value is
+An `nn.Sequential` is a chain. Any other model is traced by torch.fx: it may be cut where one value is
 all that the rest of the model needs. A submodule that cannot be traced (because it goes by the values
 of tensors) is one layer. Operations without parameters belong to the layer before them.
 """

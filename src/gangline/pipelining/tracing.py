@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces a model by torch.fx, and cuts the graph wherever one value is all that comes after it needs."""
+"""Traces a model by torch.fx, and cuts the graph where one value is all that comes after it needs."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ and do them in another round. So a row counts once: of results that overlap, all
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +35,7 @@ from gangline.spec.errors import (
     UnsupportedError,
 )
 from gangline.spec.exchange.address import WireAddress
+from gangline.worker.groups.beside import LossWatch
 from gangline.worker.job import job
 from gangline.worker.together.alike import add_alike
 from gangline.worker.together.calls import collective
@@ -130,7 +130,7 @@ class NodeLoop:
         if len(workers) == 1:
             return pull_own(handout, self._do, lambda: False)
         pairs = Pairs(self._session, name=f"map/{listings[0].nonce}")
-        with _Watch(self._session, pairs) as watch:
+        with LossWatch(self._session, pairs) as watch:
             if place == 0:
                 peers = [(n, one.worker, one.address) for n, one in enumerate(listings) if n]
                 holder = Holder(pairs, handout, peers)
@@ -139,7 +139,7 @@ class NodeLoop:
                 finally:
                     holder.close(0.0 if watch.is_lost() else _END_S)
             try:
-                group = pairs.connect(own, listings[0].address, rank=ASKER)
+                group = pairs.with_asker(own, listings[0].address, rank=ASKER)
                 pull_from(group, self._do, watch.is_lost)
             except ExchangeError:
                 return None  # all meet again, and see who is left
@@ -194,38 +194,6 @@ class NodeLoop:
             lost={},
             seconds=seconds,
         )
-
-
-class _Watch:
-    """Breaks off what this node waits for, as soon as the coordinator says that somebody is lost."""
-
-    def __init__(self, session: Session, pairs: Pairs) -> None:
-        self._session = session
-        self._pairs = pairs
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gangline-map-watch", daemon=True)
-
-    def __enter__(self) -> _Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def is_lost(self) -> bool:
-        """Whether the group in which all have met is no more."""
-        client, training = self._session.client, job.training
-        if client is None:
-            return False
-        if training is None:
-            return client.gathering > self._session.gathering
-        return client.newest_recovery > client.entered or training.gear.membership.is_broken
-
-    def _run(self) -> None:
-        while not self._is_over.wait(_WATCH_S):
-            if self.is_lost():
-                self._pairs.close()
 
 
 def _combined(combine: How, parts: list[Part]) -> Any:
