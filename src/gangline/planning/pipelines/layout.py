@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from gangline.planning.allocation.balanced import balanced
@@ -38,10 +39,18 @@ def best_layout(
     asked: Asked | None = None,
     links: Links | None = None,
     keep_copies: bool = True,
+    everybody: bool = False,
 ) -> tuple[Layout, tuple[Solution, ...]]:
-    """The layout whose step is fastest. Raises UnsupportedError, with numbers, where nothing fits."""
+    """The layout whose step is fastest. Raises UnsupportedError, with numbers, where nothing fits.
+
+    Machines that would not make it faster are left out; with `everybody` only where they must be.
+    """
     search = _Layouts(layers, machines, global_batch, asked or Asked(), links or Links())
-    found = [one for blocks in _partitions(len(machines)) if (one := search.weigh(blocks))]
+    found = [
+        one for blocks in _partitions(len(machines)) if (one := search.weigh(blocks, everybody))
+    ]
+    if everybody and not found:
+        found = [one for blocks in _partitions(len(machines)) if (one := search.weigh(blocks))]
     if not found:
         raise UnsupportedError(_misfit(layers, machines, asked or Asked()))
     step_s, solutions = min(found, key=lambda one: (one[0], len(one[1])))
@@ -66,37 +75,48 @@ class _Layouts:
     ) -> None:
         self._layers, self._machines, self._batch = layers, machines, global_batch
         self._asked, self._links = asked, links
-        self._known: dict[tuple[_Block, int], Solution | None] = {}
+        self._known: dict[tuple[_Block, int, bool], Solution | None] = {}
         self._power = np.array([1 / max(1e-12, _whole_s(machine)) for machine in machines])
 
-    def weigh(self, blocks: Sequence[_Block]) -> tuple[float, tuple[Solution, ...]] | None:
+    def weigh(
+        self, blocks: Sequence[_Block], everybody: bool = False
+    ) -> tuple[float, tuple[Solution, ...]] | None:
         """What a step takes with these pipelines, and how they are cut; None where one does not fit."""
         if len(blocks) > self._batch:
             return None
         power = [float(self._power[list(block)].sum()) for block in blocks]
         shares = [max(1, int(part)) for part in proportional(self._batch, power)]
         shares[int(np.argmax(shares))] += self._batch - sum(shares)
-        first = self._all(blocks, shares)
+        first = self._all(blocks, shares, everybody)
         if first is None or len(blocks) == 1:
             return None if first is None else (self._step_s(first), first)
         fixed = [one.fixed_s for one in first]
         rates = [max(1e-12, one.sample_s) for one in first]
-        refined = self._all(blocks, [int(one) for one in balanced(self._batch, fixed, rates)])
+        better = [int(one) for one in balanced(self._batch, fixed, rates)]
+        refined = self._all(blocks, better, everybody)
         best = [one for one in (first, refined) if one is not None]
         return min(((self._step_s(one), one) for one in best), key=lambda pair: pair[0])
 
-    def _all(self, blocks: Sequence[_Block], shares: list[int]) -> tuple[Solution, ...] | None:
+    def _all(
+        self, blocks: Sequence[_Block], shares: list[int], everybody: bool
+    ) -> tuple[Solution, ...] | None:
         found = []
         for block, share in zip(blocks, shares, strict=True):
-            if (block, share) not in self._known:
-                some = [self._machines[index] for index in block]
-                solved = solve(self._layers, some, share, self._asked, links=self._links)
-                self._known[block, share] = solved
-            one = self._known[block, share]
+            if (block, share, everybody) not in self._known:
+                self._known[block, share, everybody] = self._solve(block, share, everybody)
+            one = self._known[block, share, everybody]
             if one is None or share < 1:
                 return None
             found.append(one)
         return tuple(found)
+
+    def _solve(self, block: _Block, share: int, everybody: bool) -> Solution | None:
+        asked, some = self._asked, [self._machines[index] for index in block]
+        if everybody:
+            if asked.stages not in (None, len(block)):
+                return None
+            asked = msgspec.structs.replace(asked, stages=len(block))
+        return solve(self._layers, some, share, asked, links=self._links)
 
     def _step_s(self, solutions: Sequence[Solution]) -> float:
         return max(one.step_s for one in solutions) + self._exchange_s(solutions)

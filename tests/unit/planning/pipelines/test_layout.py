@@ -122,3 +122,12 @@ def test_many_machines_are_parted_too() -> None:
     layout, _ = best_layout(LAYERS, machines, 64)
     assert len(layout.machines) == 8
     assert all(len(one.stages) >= 2 for one in layout.pipelines)
+
+
+def test_who_would_only_slow_the_others_is_left_out_unless_everybody_must_take_part() -> None:
+    machines = [machine("a"), machine("b", 1e-3)]
+    layout, _ = best_layout(LAYERS, machines, 8)
+    assert layout.machines == ("a",)
+    together, _ = best_layout(LAYERS, machines, 8, everybody=True)
+    assert set(together.machines) == {"a", "b"}
+    assert together.step_s > layout.step_s

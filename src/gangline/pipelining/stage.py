@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stage at work: forward and backward passes of micro-batches through the layers that it has.
+
+Random numbers (dropout) are drawn by seed, step, first sample of the micro-batch and layer. So they are
+the same wherever the layer is, and whoever computes a micro-batch again.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from gangline.spec.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gangline.pipelining.chain import ChainLayer
+
+
+class Piece:
+    """A micro-batch: which samples of the global batch it has, and how much its loss counts."""
+
+    def __init__(self, *, step: int, number: int, start: int, stop: int, weight: float) -> None:
+        self.step, self.number, self.start, self.stop = step, number, start, stop
+        self.weight = weight
+
+
+class StageWork:
+    """The layers of one stage, with what their forward passes have left."""
+
+    def __init__(
+        self,
+        layers: Sequence[tuple[int, ChainLayer]],
+        shapes: Sequence[tuple[int, ...]],
+        *,
+        device: torch.device,
+        loss: Callable[[Tensor, Any], Tensor] | None,
+        recompute: bool,
+        seed: int,
+        speed: float,
+    ) -> None:
+        """`shapes` are those of all layers' outputs; `loss` is for the last stage alone."""
+        self._layers, self._shapes = layers, shapes
+        self._device, self._loss = device, loss
+        self._recompute, self._seed, self._speed = recompute, seed, speed
+        self._kept: dict[int, tuple[Tensor, Tensor | None, Any]] = {}
+        self.total_loss = torch.zeros((), dtype=torch.float64)
+        self.busy_s = 0.0
+
+    def forward(self, piece: Piece, x: Tensor, target: Any = None) -> Tensor | None:
+        """What the next stage is sent; None on the last stage, which adds up the loss."""
+        begun = self._begin()
+        leaf = x.to(self._device).detach()
+        if leaf.is_floating_point():
+            leaf.requires_grad_()
+        if self._recompute:
+            with torch.no_grad():
+                out = self._run(leaf, piece)
+                shown = self._end(out, target, piece)
+            self._kept[piece.number] = (leaf, None, target)
+        else:
+            out = self._run(leaf, piece)
+            shown = self._end(out, target, piece)
+            self._kept[piece.number] = (leaf, shown, None)
+        is_last = self._loss is not None
+        if is_last:
+            self.total_loss += shown.detach().to("cpu", torch.float64)
+        sent = None if is_last else out.detach().cpu()
+        self._charge(begun)
+        return sent
+
+    def backward(self, piece: Piece, gradient: Tensor | None) -> Tensor | None:
+        """Adds to the parameters' gradients; returns what the stage before is sent, None if nothing."""
+        begun = self._begin()
+        leaf, shown, target = self._kept.pop(piece.number)
+        counted: list[tuple[Tensor, Tensor]] = []
+        if shown is None:  # running statistics have counted this micro-batch already
+            counted = [(b, b.clone()) for _, one in self._layers for b in one.buffers().values()]
+            shown = self._end(self._run(leaf, piece), target, piece)
+        if shown.requires_grad:
+            given = None if gradient is None else gradient.to(self._device)
+            torch.autograd.backward(shown, given)
+        overwrite(counted)
+        sent = None if leaf.grad is None else leaf.grad.cpu()
+        if sent is None and leaf.is_floating_point():
+            sent = torch.zeros_like(leaf, device="cpu")
+        self._charge(begun)
+        return sent
+
+    def forget(self) -> None:
+        """Drops what a broken attempt has left."""
+        self._kept.clear()
+        self.total_loss.zero_()
+
+    def _run(self, leaf: Tensor, piece: Piece) -> Tensor:
+        x = leaf.clone() if self._layers[0][1].is_inplace() else leaf
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            for index, layer in self._layers:
+                torch.manual_seed(
+                    crc32(b"%d %d %d %d" % (self._seed, piece.step, piece.start, index))
+                )
+                x = layer(x)
+                self._check(layer, x, piece, self._shapes[index])
+        return x
+
+    def _end(self, out: Tensor, target: Any, piece: Piece) -> Tensor:
+        if self._loss is None:
+            return out
+        moved = target.to(self._device) if isinstance(target, Tensor) else target
+        return self._loss(out, moved) * piece.weight
+
+    def _check(self, layer: ChainLayer, out: Tensor, piece: Piece, shape: tuple[int, ...]) -> None:
+        if tuple(out.shape) != (piece.stop - piece.start, *shape):
+            raise UnsupportedError(
+                f"the layer {layer.name!r} has made a tensor of shape {list(out.shape)}, and before "
+                f"that of {['samples', *shape]}: shapes must not change between micro-batches. Pad the "
+                "samples to one size"
+            )
+
+    def _begin(self) -> tuple[float, float]:
+        return time.perf_counter(), time.thread_time()
+
+    def _charge(self, begun: tuple[float, float]) -> None:
+        """Counts the time; a machine that is emulated slower takes what that one would take."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        if self._speed < 1:
+            time.sleep((time.thread_time() - begun[1]) * (1 / self._speed - 1))
+        self.busy_s += time.perf_counter() - begun[0]
+
+
+def overwrite(values: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Gives buffers other values."""
+    with torch.no_grad():
+        for buffer, value in values:
+            buffer.copy_(value)

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What workers run in the tests of pipelines, and the same in one process of plain torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import gangline
+
+SAMPLES, BATCH, EPOCHS, WIDTH = 22, 8, 2, 6
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.two(F.relu(self.one(x)))
+
+
+class Net(nn.Module):
+    """Traced, with shortcuts; a layer without gradient, and one that is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(4, WIDTH)
+        self.blocks = nn.ModuleList([Block() for _ in range(4)])
+        self.head = nn.Linear(WIDTH, 3)
+        self.blocks[1].one.bias.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x), inplace=True)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def sequential() -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Linear(4, WIDTH), nn.ReLU(inplace=True)]
+    for _ in range(4):
+        layers += [nn.Linear(WIDTH, WIDTH), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(WIDTH, 3))
+
+
+def normalised() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(4, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH),
+        nn.Dropout(0.3), nn.Linear(WIDTH, 3),
+    )  # fmt: skip
+
+
+MODELS = {"traced": Net, "sequential": sequential, "normalised": normalised}
+
+
+def made(kind: str) -> tuple[nn.Module, torch.optim.Optimizer, TensorDataset]:
+    torch.manual_seed(3)
+    model = MODELS[kind]()
+    optimizer = torch.optim.Adam(
+        [p for p in model.parameters() if p.requires_grad], lr=0.01, weight_decay=0.1
+    )
+    x = torch.randn(SAMPLES, 4)
+    return model, optimizer, TensorDataset(x, torch.randint(0, 3, (SAMPLES,)))
+
+
+def alone(kind: str, *, shuffle: bool = True, reduction: str = "mean") -> dict[str, Any]:
+    """Plain torch, with the order of samples that pipelines have."""
+    model, optimizer, data = made(kind)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    losses = []
+    for epoch in range(EPOCHS):
+        generator = torch.Generator().manual_seed(epoch)
+        order = torch.randperm(SAMPLES, generator=generator) if shuffle else torch.arange(SAMPLES)
+        for index in order.split(BATCH):
+            optimizer.zero_grad()
+            x, y = data[index]
+            loss = F.cross_entropy(model(x), y, reduction=reduction)
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            losses.append(loss.item())
+    return {"losses": losses, "state": model.state_dict()}
+
+
+def total_loss(output: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy(output, target, reduction="sum")
+
+
+def train(kind: str, options: dict[str, Any], memory: list[float] | None = None) -> dict[str, Any]:
+    """The same by a pipeline."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        gangline.init()
+        model, optimizer, data = made(kind)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        loader = DataLoader(data, batch_size=BATCH, shuffle=True)
+        if memory is not None:
+            options = {**options, "memory": memory[gangline.rank()]}
+        is_sum = options.get("reduction") == "sum"
+        loss = total_loss if is_sum else F.cross_entropy
+        pipe = gangline.pipeline(model, optimizer, loader, loss=loss, **options)
+        losses = []
+        for _ in range(EPOCHS):
+            for value in pipe:
+                losses.append(value)
+                scheduler.step()
+        state = pipe.state_dict(everywhere=True)
+        layout = pipe.layout
+        held = sorted(pipe._gear.holdings.held)
+        pipe.close()
+        return {
+            "losses": losses,
+            "state": state,
+            "held": held,
+            "stages": [
+                [(one.machine, one.start, one.stop) for one in some.stages]
+                for some in layout.pipelines
+            ],
+            "shares": [one.share for one in layout.pipelines],
+            "micro_batches": [one.micro_batches for one in layout.pipelines],
+            "copies": [(one.machine, one.start, one.stop) for one in layout.copies],
+        }
+    finally:
+        torch.set_default_dtype(torch.float32)
