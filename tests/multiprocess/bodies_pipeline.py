@@ -97,34 +97,39 @@ def train(kind: str, options: dict[str, Any], memory: list[float] | None = None)
     torch.set_default_dtype(torch.float64)
     try:
         gangline.init()
-        model, optimizer, data = made(kind)
-        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-        loader = DataLoader(data, batch_size=BATCH, shuffle=True)
-        if memory is not None:
-            options = {**options, "memory": memory[gangline.rank()]}
-        is_sum = options.get("reduction") == "sum"
-        loss = total_loss if is_sum else F.cross_entropy
-        pipe = gangline.pipeline(model, optimizer, loader, loss=loss, **options)
-        losses = []
-        for _ in range(EPOCHS):
-            for value in pipe:
-                losses.append(value)
-                scheduler.step()
-        state = pipe.state_dict(everywhere=True)
-        layout = pipe.layout
-        held = sorted(pipe._gear.holdings.held)
-        pipe.close()
-        return {
-            "losses": losses,
-            "state": state,
-            "held": held,
-            "stages": [
-                [(one.machine, one.start, one.stop) for one in some.stages]
-                for some in layout.pipelines
-            ],
-            "shares": [one.share for one in layout.pipelines],
-            "micro_batches": [one.micro_batches for one in layout.pipelines],
-            "copies": [(one.machine, one.start, one.stop) for one in layout.copies],
-        }
+        return train_loop(kind, options, memory)
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def train_loop(
+    kind: str, options: dict[str, Any], memory: list[float] | None = None
+) -> dict[str, Any]:
+    """What a script does after `init`; `memory` is what each worker may use."""
+    model, optimizer, data = made(kind)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    loader = DataLoader(data, batch_size=BATCH, shuffle=True)
+    if memory is not None:
+        options = {**options, "memory": memory[gangline.rank()]}
+    loss = total_loss if options.get("reduction") == "sum" else F.cross_entropy
+    pipe = gangline.pipeline(model, optimizer, loader, loss=loss, **options)
+    losses = []
+    for _ in range(EPOCHS):
+        for value in pipe:
+            losses.append(value)
+            scheduler.step()
+    state = pipe.state_dict(everywhere=True)
+    layout = pipe.layout
+    held = sorted(pipe._gear.holdings.held)
+    pipe.close()
+    return {
+        "losses": losses,
+        "state": state,
+        "held": held,
+        "stages": [
+            [(one.machine, one.start, one.stop) for one in some.stages] for some in layout.pipelines
+        ],
+        "shares": [one.share for one in layout.pipelines],
+        "micro_batches": [one.micro_batches for one in layout.pipelines],
+        "copies": [(one.machine, one.start, one.stop) for one in layout.copies],
+    }
