@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import gangline
+from gangline.collectives.protocol import part_bounds
+from gangline.planning.pipelines.timeline import StageTime, play
 
 SAMPLES, BATCH, EPOCHS, WIDTH = 22, 8, 2, 6
 
@@ -133,3 +136,52 @@ def train_loop(
         "micro_batches": [one.micro_batches for one in layout.pipelines],
         "copies": [(one.machine, one.start, one.stop) for one in layout.copies],
     }
+
+
+def stashed(bounds: list[int], micro_batches: int) -> dict[str, Any]:
+    """PipeDream with weight stashing in one process, by its definition: stages of "sequential" that
+    begin at these layers each do what the schedule says, as early as it can be done."""
+    model, _, data = made("sequential")
+    layers = [nn.Sequential(*model[2 * i : 2 * i + 2]) for i in range(6)]
+    stages = [nn.Sequential(*layers[a:b]) for a, b in zip(bounds, [*bounds[1:], None], strict=True)]
+    optimizers = [
+        torch.optim.Adam(stage.parameters(), lr=0.01, weight_decay=0.1) for stage in stages
+    ]
+    rate, losses = 0.01, []
+    times = [StageTime(forward_s=1.0, backward_s=1.0)] * len(stages)
+    for epoch in range(EPOCHS):
+        order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(epoch))
+        for index in order.split(BATCH):
+            for one in optimizers:
+                one.param_groups[0]["lr"] = rate
+            rate *= 0.9
+            parts = [index[a:b] for a, b in pairwise(part_bounds(len(index), micro_batches))]
+            sent: dict[Any, Tensor] = {}
+            kept: dict[Any, tuple[Tensor, Tensor, dict[str, Tensor]]] = {}
+            total = 0.0
+            for done in play("pipedream", times, micro_batches=len(parts)):
+                stage, (kind, number) = done.stage, done.task
+                if kind == "forward":
+                    x = sent[kind, stage, number] if stage else data[parts[number]][0]
+                    leaf = x.detach().requires_grad_()
+                    values = {
+                        n: p.detach().clone().requires_grad_()
+                        for n, p in stages[stage].named_parameters()
+                    }
+                    out = torch.func.functional_call(stages[stage], values, (leaf,))
+                    if stage == len(stages) - 1:
+                        out = F.cross_entropy(out, data[parts[number]][1])
+                        total += out.item() * len(parts[number]) / len(index)
+                    kept[stage, number] = (leaf, out, values)
+                    sent[kind, stage + 1, number] = out
+                elif kind == "backward":
+                    leaf, out, _ = kept[stage, number]
+                    torch.autograd.backward(out, sent.get((kind, stage, number)))
+                    assert leaf.grad is not None
+                    sent[kind, stage - 1, number] = leaf.grad
+                else:
+                    for name, parameter in stages[stage].named_parameters():
+                        parameter.grad = kept[stage, number][2][name].grad
+                    optimizers[stage].step()
+            losses.append(total)
+    return {"losses": losses, "state": model.state_dict()}

@@ -12,7 +12,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parent))
 
-from bodies_pipeline import BATCH, EPOCHS, SAMPLES, alone, train
+from bodies_pipeline import BATCH, EPOCHS, SAMPLES, alone, stashed, train
 
 from cases import quick_of
 from gangline.eventlog import read_run
@@ -107,3 +107,28 @@ def test_running_statistics_and_dropout_do_not_depend_on_the_cut(worker_pool: Wo
         args=("normalised", {**options, "stages": 2, "schedule": "gpipe", "recompute": True}),
     )
     assert_alike([*cut, *again], one)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize(("workers", "stages"), quick_of([(1, 1), (2, 2), (3, 3)], quick=[(2, 2)]))
+def test_pipedream_updates_by_the_weights_of_the_forward_pass(
+    worker_pool: WorkerPool, workers: int, stages: int
+) -> None:
+    options = {"schedule": "pipedream", "stages": stages, "micro_batches": 3}
+    results = worker_pool.run(train, workers, args=("sequential", options))
+    (found,) = results[0]["stages"]
+    assert_alike(results, stashed([start for _, start, _ in found], 3))
+    worst = max(
+        abs(a - b) for a, b in zip(results[0]["losses"], alone("sequential")["losses"], strict=True)
+    )
+    assert worst > 1e-4  # it is another training than that of one process
+
+
+@pytest.mark.usefixtures("double")
+def test_a_share_that_does_not_fit_at_once_is_done_in_several_passes(
+    worker_pool: WorkerPool,
+) -> None:
+    # States and copies take 8.2 kB, and each sample some hundred bytes.
+    results = worker_pool.run(train, 1, args=("sequential", {}, [11e3]))
+    assert results[0]["micro_batches"][0] > 1
+    assert_alike(results, alone("sequential"))

@@ -71,7 +71,8 @@ def pipeline(
     - `loss`: a function of the model's output and the target of some samples; a mean over them, or
       with `reduction="sum"` a sum.
     - `global_batch`: samples per step (default: the loader's batch size).
-    - `schedule`: "1f1b" or "gpipe".
+    - `schedule`: "1f1b" or "gpipe", which are exact; or "pipedream", which is not: every micro-batch
+      makes an update of its own, by the gradient at the parameters of its forward pass.
     - `stages`: of each pipeline; `micro_batches`: of its share; `recompute`: whether activations are
       computed twice rather than kept. By default each is chosen from what was measured.
     - `memory`: the bytes that this worker may use (default: nine tenths of what is free).
@@ -200,11 +201,6 @@ def _check(session: Session, *, schedule: str, reduction: str) -> None:
         raise UnsupportedError("pipeline() needs the transport wire or wire-tcp")
     if schedule not in SCHEDULES:
         raise UsageError(f"no schedule {schedule!r}; there are {', '.join(SCHEDULES)}")
-    if schedule == "pipedream":
-        raise UnsupportedError(
-            "the schedule 'pipedream' is known to the planner only: its updates are not exact. Choose "
-            "'1f1b' or 'gpipe'"
-        )
     if reduction not in ("mean", "sum"):
         raise UsageError(f"reduction is 'mean' or 'sum', not {reduction!r}")
 

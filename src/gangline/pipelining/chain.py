@@ -17,7 +17,7 @@ from gangline.pipelining.tracing import segments_of
 from gangline.spec.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 
 class ChainLayer:
@@ -32,9 +32,17 @@ class ChainLayer:
         names = [name for name, _ in self.parts]
         return names[0] if len(names) == 1 else f"{names[0]}…{names[-1]}"
 
-    def __call__(self, x: Tensor) -> Any:
-        for _, module in self.parts:
-            x = module(x)
+    def __call__(self, x: Tensor, values: Mapping[str, Tensor] | None = None) -> Any:
+        """The layer's output; with `values`, by these instead of its parameters."""
+        for prefix, module in self.parts:
+            if values is None:
+                x = module(x)
+                continue
+            own = {
+                name: values[_full_name(prefix, module, name)]
+                for name, _ in module.named_parameters()
+            }
+            x = torch.func.functional_call(module, own, (x,))
         return x
 
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -55,9 +63,13 @@ class ChainLayer:
 
     def _named(self, of: Any) -> Iterator[tuple[str, Any]]:
         for prefix, module in self.parts:
-            is_traced = isinstance(module, torch.fx.GraphModule)
             for name, value in of(module):
-                yield (name if is_traced or not prefix else f"{prefix}.{name}"), value
+                yield _full_name(prefix, module, name), value
+
+
+def _full_name(prefix: str, module: nn.Module, name: str) -> str:
+    """A parameter's name in the model: what was traced has kept it."""
+    return name if isinstance(module, torch.fx.GraphModule) or not prefix else f"{prefix}.{name}"
 
 
 def chain_of(model: nn.Module) -> list[ChainLayer]:

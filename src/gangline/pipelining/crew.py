@@ -63,6 +63,18 @@ class Crew:
                 for index, state in message.layers.items():
                     holdings.load(int(index), state)
 
+    def hand_on(self, holdings: Holdings) -> dict[int, Any]:
+        """Whoever computes layers sends their states to who keeps copies; what this worker got."""
+        got: dict[int, Any] = {}
+        for tie, group in self.ties:
+            if group.rank < len(tie.computing):
+                states = {str(index): holdings.export(index) for index in tie.layers}
+                send(group, _Moved(states), ticket=0)
+            else:
+                message, _ = receive(group, _Moved, max_bytes=_MAX_BYTES)
+                got |= {int(index): state for index, state in message.layers.items()}
+        return got
+
     def connect(self, pipeline: Pipeline | None, ties: Sequence[Tie]) -> None:
         """Makes the groups with neighbours, and with those that hold the same layers."""
         stages = [] if pipeline is None else [self._places[name] for name in pipeline.machines]

@@ -23,7 +23,7 @@ from gangline.spec.errors import UsageError
 from gangline.worker.prepare.serving_need import state_ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from torch.optim import Optimizer
 
@@ -113,6 +113,21 @@ class Holdings:
         self._arrived[layer] = state
         self.held.add(layer)
 
+    def snapshot(self) -> dict[int, LayerState]:
+        """A copy of all that is held, for `put_back`."""
+        return {index: _cloned(self.export(index)) for index in sorted(self.held)}
+
+    def put_back(self, states: Mapping[int, LayerState]) -> None:
+        """Layers that are held get these states."""
+        for index, state in states.items():
+            self.load(index, state)
+            for parameter in self.parameters(index).values():
+                if self._own is not None:
+                    self._own.state.pop(parameter, None)
+            if self._own is not None:
+                self._load_optimizer(self._own, state)
+        self._arrived.clear()
+
     def step(self) -> None:
         """Updates all layers that are held, with the options that the script's optimizer has now."""
         if self._own is not None:
@@ -132,7 +147,7 @@ class Holdings:
             parameter = by_name[name]
             optimizer.state[parameter] = {
                 # A counter of steps stays where the optimizer keeps it: in main memory.
-                key: value.to(parameter.device) if _is_large(value) else value
+                key: value.to(parameter.device) if _is_large(value) else _cloned(value)
                 for key, value in values.items()
             }
 
@@ -176,6 +191,12 @@ def _detach(model: nn.Module, optimizer: Optimizer) -> dict[str, int]:
             stand_ins.append(stand_in)
         group["params"] = stand_ins
     return ids
+
+
+def _cloned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _cloned(inner) for key, inner in value.items()}
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _is_large(value: Any) -> bool:

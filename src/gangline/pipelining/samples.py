@@ -90,8 +90,9 @@ def pieces_of(
     micro_batches: Sequence[int],
     *,
     is_mean: bool,
+    is_each: bool = False,
 ) -> list[list[Piece]]:
-    """The micro-batches of each pipeline."""
+    """The micro-batches of each pipeline. With `is_each`, each makes an update of its own."""
     start, stop = bounds
     total = stop - start
     found = []
@@ -105,9 +106,11 @@ def pieces_of(
                     number=index,
                     start=start + cuts[index],
                     stop=start + cuts[index + 1],
-                    weight=(cuts[index + 1] - cuts[index]) / total if is_mean else 1.0,
+                    weight=part_of if not is_each else 1.0,
+                    counted=part_of,
                 )
                 for index in range(count)
+                for part_of in [(cuts[index + 1] - cuts[index]) / total if is_mean else 1.0]
             ]
         )
         start += part

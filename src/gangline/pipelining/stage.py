@@ -25,9 +25,14 @@ if TYPE_CHECKING:
 class Piece:
     """A micro-batch: which samples of the global batch it has, and how much its loss counts."""
 
-    def __init__(self, *, step: int, number: int, start: int, stop: int, weight: float) -> None:
+    def __init__(
+        self, *, step: int, number: int, start: int, stop: int, weight: float, counted: float
+    ) -> None:
         self.step, self.number, self.start, self.stop = step, number, start, stop
         self.weight = weight
+        """By which the loss is multiplied before it is differentiated."""
+        self.counted = counted
+        """By which it counts in the loss of the whole batch."""
 
 
 class StageWork:
@@ -41,14 +46,21 @@ class StageWork:
         device: torch.device,
         loss: Callable[[Tensor, Any], Tensor] | None,
         recompute: bool,
+        stashes: bool,
         seed: int,
         speed: float,
     ) -> None:
-        """`shapes` are those of all layers' outputs; `loss` is for the last stage alone."""
+        """`shapes` are those of all layers' outputs; `loss` is for the last stage alone.
+
+        With `stashes` each micro-batch goes forward and backward by the parameters of its forward pass,
+        whatever updates there are in between.
+        """
         self._layers, self._shapes = layers, shapes
         self._device, self._loss = device, loss
         self._recompute, self._seed, self._speed = recompute, seed, speed
         self._kept: dict[int, tuple[Tensor, Tensor | None, Any]] = {}
+        self._stash: dict[int, dict[str, Tensor]] | None = {} if stashes else None
+        """By micro-batch: the parameters of its forward pass."""
         self.total_loss = torch.zeros((), dtype=torch.float64)
         self.busy_s = 0.0
 
@@ -61,15 +73,15 @@ class StageWork:
         if self._recompute:
             with torch.no_grad():
                 out = self._run(leaf, piece)
-                shown = self._end(out, target, piece)
+                shown = self._end(out, target)
             self._kept[piece.number] = (leaf, None, target)
         else:
             out = self._run(leaf, piece)
-            shown = self._end(out, target, piece)
+            shown = self._end(out, target)
             self._kept[piece.number] = (leaf, shown, None)
         is_last = self._loss is not None
         if is_last:
-            self.total_loss += shown.detach().to("cpu", torch.float64)
+            self.total_loss += shown.detach().to("cpu", torch.float64) * piece.counted
         sent = None if is_last else out.detach().cpu()
         self._charge(begun)
         return sent
@@ -81,10 +93,11 @@ class StageWork:
         counted: list[tuple[Tensor, Tensor]] = []
         if shown is None:  # running statistics have counted this micro-batch already
             counted = [(b, b.clone()) for _, one in self._layers for b in one.buffers().values()]
-            shown = self._end(self._run(leaf, piece), target, piece)
+            shown = self._end(self._run(leaf, piece), target)
         if shown.requires_grad:
-            given = None if gradient is None else gradient.to(self._device)
-            torch.autograd.backward(shown, given)
+            own = torch.tensor(piece.weight, dtype=shown.dtype)
+            given = own if gradient is None else gradient
+            torch.autograd.backward(shown, given.to(self._device))
         overwrite(counted)
         sent = None if leaf.grad is None else leaf.grad.cpu()
         if sent is None and leaf.is_floating_point():
@@ -92,28 +105,48 @@ class StageWork:
         self._charge(begun)
         return sent
 
+    def hand_over(self, piece: Piece) -> None:
+        """Gives the parameters the gradient of this micro-batch, at those of its forward pass."""
+        assert self._stash is not None
+        values = self._stash.pop(piece.number)
+        for _, layer in self._layers:
+            for name, parameter in layer.parameters().items():
+                parameter.grad = values[name].grad
+
     def forget(self) -> None:
         """Drops what a broken attempt has left."""
         self._kept.clear()
+        if self._stash is not None:
+            self._stash.clear()
         self.total_loss.zero_()
 
     def _run(self, leaf: Tensor, piece: Piece) -> Tensor:
         x = leaf.clone() if self._layers[0][1].is_inplace() else leaf
+        values = None if self._stash is None else self._stashed(self._stash, piece.number)
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             for index, layer in self._layers:
                 torch.manual_seed(
                     crc32(b"%d %d %d %d" % (self._seed, piece.step, piece.start, index))
                 )
-                x = layer(x)
+                x = layer(x, values)
                 self._check(layer, x, piece, self._shapes[index])
         return x
 
-    def _end(self, out: Tensor, target: Any, piece: Piece) -> Tensor:
+    def _stashed(self, stash: dict[int, dict[str, Tensor]], number: int) -> dict[str, Tensor]:
+        if number not in stash:
+            stash[number] = {
+                name: parameter.detach().clone().requires_grad_(parameter.requires_grad)
+                for _, layer in self._layers
+                for name, parameter in layer.parameters().items()
+            }
+        return stash[number]
+
+    def _end(self, out: Tensor, target: Any) -> Tensor:
         if self._loss is None:
             return out
         moved = target.to(self._device) if isinstance(target, Tensor) else target
-        return self._loss(out, moved) * piece.weight
+        return self._loss(out, moved)
 
     def _check(self, layer: ChainLayer, out: Tensor, piece: Piece, shape: tuple[int, ...]) -> None:
         if tuple(out.shape) != (piece.stop - piece.start, *shape):

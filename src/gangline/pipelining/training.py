@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from gangline.worker.session import Session
 
 
+PIPEDREAM = "pipedream"
+
+
 class Gear:
     """What a training works with; nothing of it changes."""
 
@@ -86,6 +89,10 @@ class Training:
         """Buffers, and what they are to be when the step is made."""
         self._before: list[tuple[Tensor, Tensor]] = []
         """Buffers, and what they were before the attempt."""
+        self._snapshot: dict[int, Any] = {}
+        """With `pipedream`: all that is held, as it was before the attempt."""
+        self._handed: dict[int, Any] = {}
+        """With `pipedream`: copies, as they are to be when the step is made."""
         self._link: tuple[float, float] | None = None
         self._reason = "the workers of the job have met"
 
@@ -187,7 +194,11 @@ class Training:
         if self._stage is not None:
             self._stage.forget()
         overwrite(self._before)
-        self._before, self._later = [], []
+        self._gear.holdings.put_back(self._snapshot)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._before, self._later, self._snapshot, self._handed = [], [], {}, {}
 
     def _pipeline_of(self, layout: Layout) -> Pipeline | None:
         name = self._gear.machine.name
@@ -204,6 +215,7 @@ class Training:
             device=gear.device,
             loss=gear.loss if stage.stop == len(gear.chain) else None,
             recompute=self._recompute[layout.pipelines.index(pipeline)],
+            stashes=gear.schedule == PIPEDREAM,
             seed=gear.seed,
             speed=gear.session.place.speed,
         )
@@ -219,6 +231,8 @@ class Training:
             for index in gear.holdings.held
             for b in gear.holdings.buffers(index).values()
         ]
+        if gear.schedule == PIPEDREAM:
+            self._snapshot = gear.holdings.snapshot()
         pieces, weight = self._own_pieces(step)
         self._compute(pieces)
         computed = time.perf_counter()
@@ -247,6 +261,7 @@ class Training:
             [one.share for one in self.layout.pipelines],
             [one.micro_batches for one in self.layout.pipelines],
             is_mean=self._gear.is_mean,
+            is_each=self._gear.schedule == PIPEDREAM,
         )[self.layout.pipelines.index(pipeline)]
         return pieces, sum(one.stop - one.start for one in pieces) / (stop - start)
 
@@ -267,6 +282,9 @@ class Training:
                 self._forward(pieces[number])
             elif kind == BACKWARD:
                 self._backward(pieces[number])
+            elif number >= 0:
+                self._stage.hand_over(pieces[number])
+                self._gear.holdings.step()
 
     def _forward(self, piece: Piece) -> None:
         assert self._stage is not None
@@ -298,6 +316,9 @@ class Training:
     def _exchange(self, weight: float) -> None:
         if self._crew is None:
             return
+        if self._gear.schedule == PIPEDREAM:
+            self._handed = self._crew.hand_on(self._gear.holdings)
+            return
         name, later = self._gear.machine.name, []
         for tie, group in self._crew.ties:
             is_computing = name in tie.computing
@@ -313,8 +334,10 @@ class Training:
 
     def _make_step(self, loss: float) -> None:
         overwrite(self._later)
-        self._before, self._later = [], []
-        self._gear.holdings.step()
+        self._gear.holdings.put_back(self._handed)
+        self._clear()
+        if self._gear.schedule != PIPEDREAM:
+            self._gear.holdings.step()
         if self._stage is not None:
             self._stage.forget()
         self._is_prepared = False

@@ -218,7 +218,7 @@ class _StageBytes:
         kept = number * self._into + self._saved if is_again else number * self._saved
         states = self._states
         if self._way.schedule == "pipedream":
-            states = states + (number - 1) * self._parameters
+            states = 2 * states + number * self._parameters
         total: Table = states + self._way.samples * (kept + 2 * (self._into + self._out))
         return total
 

@@ -82,8 +82,8 @@ class _Layouts:
         self, blocks: Sequence[_Block], everybody: bool = False
     ) -> tuple[float, tuple[Solution, ...]] | None:
         """What a step takes with these pipelines, and how they are cut; None where one does not fit."""
-        if len(blocks) > self._batch:
-            return None
+        if len(blocks) > self._batch or (self._asked.schedule == "pipedream" and len(blocks) > 1):
+            return None  # whose updates are not exact cannot be summed with others'
         power = [float(self._power[list(block)].sum()) for block in blocks]
         shares = [max(1, int(part)) for part in proportional(self._batch, power)]
         shares[int(np.argmax(shares))] += self._batch - sum(shares)

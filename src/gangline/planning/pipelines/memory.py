@@ -38,7 +38,8 @@ def stage_bytes(layers: Sequence[Layer], way: Way, *, behind: int) -> float:
     """The memory of a stage of these layers, in bytes: states, activations, and what is sent.
 
     A stage that computes its activations again has those of one micro-batch at a time. With
-    `pipedream` there are as many versions of the parameters as micro-batches in flight.
+    `pipedream` there is a version of the parameters for each micro-batch in flight, and the state
+    before the first update, to which all go back if somebody is lost.
     """
     if not layers:
         return 0.0
@@ -48,5 +49,5 @@ def stage_bytes(layers: Sequence[Layer], way: Way, *, behind: int) -> float:
     sent = 2 * (layers[0].input_bytes + layers[-1].output_bytes)
     states = sum(layer.state_bytes for layer in layers)
     if way.schedule == "pipedream":
-        states += (number - 1) * sum(layer.parameter_bytes for layer in layers)
+        states = 2 * states + number * sum(layer.parameter_bytes for layer in layers)
     return states + way.samples * (kept + sent)
