@@ -21,7 +21,8 @@ from gangline.pipelining.samples import Samples
 from gangline.pipelining.training import Gear, Training
 from gangline.planning.pipelines.single import Asked
 from gangline.spec.errors import UnsupportedError, UsageError
-from gangline.spec.pipelines import SCHEDULES, Layout, Machine
+from gangline.spec.pipelines import SCHEDULES, Layout, Machine, PlannedLayer
+from gangline.spec.workload import Workload
 from gangline.worker.devices import own_device
 from gangline.worker.faults import Faults
 from gangline.worker.job import job
@@ -158,6 +159,25 @@ class PipelineTraining:
     def state_dict(self, *, everywhere: bool = False) -> dict[str, Tensor]:
         """The whole model, in main memory: on the main worker, or everywhere. All must call it."""
         return self._training.together(lambda: self._gather(everywhere=everywhere))  # type: ignore[no-any-return]
+
+    def workload(self) -> Workload:
+        """What was measured here of the model, for `gangline plan`: its layers, with their sizes."""
+        measured, batch = self._gear.measured, self._gear.samples.batch
+        seconds = [
+            forward.sample_s + backward.sample_s
+            for forward, backward in zip(measured.forward, measured.backward, strict=True)
+        ]
+        layers = [
+            PlannedLayer(**msgspec.structs.asdict(layer), part=one / sum(seconds))
+            for layer, one in zip(measured.layers, seconds, strict=True)
+        ]
+        return Workload(
+            global_batch=batch,
+            gradient_bytes=sum(layer.parameter_bytes for layer in layers),
+            model_bytes=sum(layer.state_bytes for layer in layers),
+            sample_bytes=sum(layer.saved_bytes for layer in layers),
+            layers=tuple(layers),
+        )
 
     def close(self) -> None:
         """Ends the connections between the workers. The script's end does it, too."""

@@ -59,6 +59,18 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
+class PlannedLayer(Layer, frozen=True, kw_only=True):
+    """A layer of a workload, for plans: on every node it takes the same part of the computing."""
+
+    part: float
+    """Of what a sample takes in all layers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.part <= 1:
+            raise UsageError(f"layer {self.name!r}: part is between 0 and 1, not {self.part}")
+
+
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """A machine that may hold a stage: how fast it computes each layer, and its memory."""
 
