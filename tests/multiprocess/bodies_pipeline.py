@@ -58,7 +58,12 @@ def normalised() -> nn.Sequential:
     )  # fmt: skip
 
 
-MODELS = {"traced": Net, "sequential": sequential, "normalised": normalised}
+def on_meta() -> nn.Module:
+    with torch.device("meta"):
+        return sequential()
+
+
+MODELS = {"traced": Net, "sequential": sequential, "normalised": normalised, "meta": on_meta}
 
 
 def made(kind: str) -> tuple[nn.Module, torch.optim.Optimizer, TensorDataset]:

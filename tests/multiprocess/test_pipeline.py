@@ -132,3 +132,12 @@ def test_a_share_that_does_not_fit_at_once_is_done_in_several_passes(
     results = worker_pool.run(train, 1, args=("sequential", {}, [11e3]))
     assert results[0]["micro_batches"][0] > 1
     assert_alike(results, alone("sequential"))
+
+
+@pytest.mark.usefixtures("double")
+def test_a_model_without_values_is_made_where_its_layers_are(worker_pool: WorkerPool) -> None:
+    """As on the meta device: nobody ever holds all of it."""
+    (whole,) = worker_pool.run(train, 1, args=("meta", {}))
+    cut = worker_pool.run(train, 2, args=("meta", {"stages": 2, "copies": False}))
+    assert_alike(cut, whole)
+    assert sorted(cut[0]["held"] + cut[1]["held"]) == whole["held"]

@@ -14,7 +14,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from gangline.spec.errors import UnsupportedError
+from gangline.spec.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,9 +95,8 @@ class StageWork:
             counted = [(b, b.clone()) for _, one in self._layers for b in one.buffers().values()]
             shown = self._end(self._run(leaf, piece), target)
         if shown.requires_grad:
-            own = torch.tensor(piece.weight, dtype=shown.dtype)
-            given = own if gradient is None else gradient
-            torch.autograd.backward(shown, given.to(self._device))
+            own = torch.full_like(shown, piece.weight) if gradient is None else gradient
+            torch.autograd.backward(shown, own.to(self._device))
         overwrite(counted)
         sent = None if leaf.grad is None else leaf.grad.cpu()
         if sent is None and leaf.is_floating_point():
@@ -146,7 +145,14 @@ class StageWork:
         if self._loss is None:
             return out
         moved = target.to(self._device) if isinstance(target, Tensor) else target
-        return self._loss(out, moved)
+        loss = self._loss(out, moved)
+        if not isinstance(loss, Tensor) or loss.dim() > 0:
+            kind = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise UsageError(
+                "the loss must be a tensor with one number, a mean or a sum over the samples, not "
+                f"{kind}"
+            )
+        return loss
 
     def _check(self, layer: ChainLayer, out: Tensor, piece: Piece, shape: tuple[int, ...]) -> None:
         if tuple(out.shape) != (piece.stop - piece.start, *shape):
