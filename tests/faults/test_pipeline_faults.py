@@ -77,10 +77,26 @@ def test_updates_that_a_lost_stage_has_begun_are_taken_back(
 
 @pytest.mark.usefixtures("double")
 @pytest.mark.slow
-@pytest.mark.parametrize("second", ["regroup", "forward", "update"])
+@pytest.mark.parametrize("second", ["forward", "update"])
 def test_one_after_the_other_is_killed(second: str, tmp_path: Path) -> None:
-    faults = [kill(0, 1, "backward"), kill(1, 1 if second == "regroup" else 3, second)]
-    run(tmp_path, faults, stages=3, micro_batches=4)
+    run(tmp_path, [kill(0, 1, "backward"), kill(1, 3, second)], stages=3, micro_batches=4)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.slow
+@pytest.mark.parametrize("second", [1, 2])
+def test_of_two_that_are_lost_at_once_the_second_may_have_had_the_only_copy(
+    second: int, tmp_path: Path
+) -> None:
+    """Who keeps whose copy follows from the cut: the job goes on, or says what is lost."""
+    setup = setup_of(stages=3, micro_batches=4)
+    faults = [kill(0, 1, "backward"), kill(second, 1, "regroup")]
+    outcome = run_with(tmp_path, setup, faults)
+    left = 3 - second
+    if outcome.exit_codes[left] == 0:
+        judge(outcome, setup, faults)
+    else:
+        assert "are lost: only workers that are gone had them" in outcome.outputs[left]
 
 
 @pytest.mark.usefixtures("double")

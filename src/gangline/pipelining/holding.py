@@ -130,6 +130,7 @@ class Holdings:
 
     def step(self) -> None:
         """Updates all layers that are held, with the options that the script's optimizer has now."""
+        vars(self._optimizer)["_opt_called"] = True  # by which schedules know that a step was made
         if self._own is not None:
             set_options(self._own, self._numbers, options_of(self._optimizer))
             make_step(self._own)
