@@ -56,6 +56,7 @@ class StageWork:
         whatever updates there are in between.
         """
         self._layers, self._shapes = layers, shapes
+        self._is_inplace = layers[0][1].is_inplace()
         self._device, self._loss = device, loss
         self._recompute, self._seed, self._speed = recompute, seed, speed
         self._kept: dict[int, tuple[Tensor, Tensor | None, Any]] = {}
@@ -120,16 +121,18 @@ class StageWork:
         self.total_loss.zero_()
 
     def _run(self, leaf: Tensor, piece: Piece) -> Tensor:
-        x = leaf.clone() if self._layers[0][1].is_inplace() else leaf
+        x = leaf.clone() if self._is_inplace else leaf
         values = None if self._stash is None else self._stashed(self._stash, piece.number)
-        devices = [self._device] if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        generator = _generator_of(self._device)
+        before = generator.get_state()
+        try:
             for index, layer in self._layers:
-                torch.manual_seed(
-                    crc32(b"%d %d %d %d" % (self._seed, piece.step, piece.start, index))
-                )
+                place = b"%d %d %d %d" % (self._seed, piece.step, piece.start, index)
+                generator.manual_seed(crc32(place))
                 x = layer(x, values)
                 self._check(layer, x, piece, self._shapes[index])
+        finally:
+            generator.set_state(before)
         return x
 
     def _stashed(self, stash: dict[int, dict[str, Tensor]], number: int) -> dict[str, Tensor]:
@@ -172,6 +175,14 @@ class StageWork:
         if self._speed < 1:
             time.sleep((time.thread_time() - begun[1]) * (1 / self._speed - 1))
         self.busy_s += time.perf_counter() - begun[0]
+
+
+def _generator_of(device: torch.device) -> torch.Generator:
+    """What dropout on this device draws from. `torch.manual_seed` would seed all devices, at a cost."""
+    if device.type != "cuda":
+        return torch.default_generator
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return torch.cuda.default_generators[index]
 
 
 def overwrite(values: Sequence[tuple[Tensor, Tensor]]) -> None:
