@@ -12,7 +12,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parent))
 
-from bodies_pipeline import BATCH, EPOCHS, SAMPLES, alone, stashed, train
+from bodies_pipeline import BATCH, EPOCHS, SAMPLES, alone, stashed, train, train_as
 
 from cases import quick_of
 from gangline.eventlog import read_run
@@ -72,17 +72,23 @@ def test_the_result_is_that_of_one_process(worker_pool: WorkerPool, case: int) -
     assert ledger.num_steps == EPOCHS * -(-SAMPLES // BATCH)
 
 
+BESIDE: list[Any] = [
+    [([(0, 2), (1, 4)], 3, 2), ([(2, 6)], 5, 1)],
+    [([(3, 1), (0, 5)], 5, 4), ([(1, 4), (2, 2)], 3, 2)],
+]
+
+
 @pytest.mark.usefixtures("double")
-def test_a_pipeline_of_two_trains_beside_one_that_holds_the_model_alone(
-    worker_pool: WorkerPool,
+@pytest.mark.parametrize("case", quick_of([0, 1], quick=[1]))
+def test_pipelines_side_by_side_may_be_cut_at_unlike_places(
+    worker_pool: WorkerPool, case: int
 ) -> None:
-    # Of about 8 kB of states, two have room for two thirds.
-    results = worker_pool.run(train, 3, args=("traced", {"copies": False}, [9e3, 9e3, 1e9]))
-    sizes = sorted(len(some) for some in results[0]["stages"])
-    assert sizes == [1, 2], results[0]["stages"]
+    cuts = BESIDE[case]
+    counts = {worker: count for stages, _, _ in cuts for worker, count in stages}
+    results = worker_pool.run(train_as, len(counts), args=("traced", cuts))
     assert_alike(results, alone("traced"))
-    for result in results[:2]:
-        assert len(result["held"]) < len(results[2]["held"])
+    assert [len(one["held"]) for one in results] == [counts[n] for n in range(len(counts))]
+    read_ledger(read_run(worker_pool.run_dir, notes=[])).check(length=SAMPLES, epochs=EPOCHS)
 
 
 def test_what_fits_nowhere_is_refused_on_all_workers_before_it_is_tried(
