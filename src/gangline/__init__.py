@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gangline.mapreduce.evaluating import evaluate as evaluate
     from gangline.observe.page.notebook import report as report
     from gangline.paramserver.functional.api import paramserv as paramserv
+    from gangline.pipelining.api import pipeline as pipeline
     from gangline.worker.api import SampleState as SampleState
     from gangline.worker.api import batches as batches
     from gangline.worker.api import device as device
@@ -75,6 +76,7 @@ _HOMES = {
     "evaluate": "gangline.mapreduce.evaluating",
     "main_first": "gangline.worker.together.turns",
     "paramserv": "gangline.paramserver.functional.api",
+    "pipeline": "gangline.pipelining.api",
     "report": "gangline.observe.page.notebook",
     "save": "gangline.worker.together.saving",
 }

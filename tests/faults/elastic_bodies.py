@@ -927,10 +927,18 @@ def _find_loop(name: str) -> Any:
     import elastic_by_hand
     import elastic_epochs
     import elastic_paramserv
+    import elastic_pipeline
     import elastic_served
     import elastic_windows
 
-    modules = (elastic_by_hand, elastic_epochs, elastic_paramserv, elastic_served, elastic_windows)
+    modules = (
+        elastic_by_hand,
+        elastic_epochs,
+        elastic_paramserv,
+        elastic_pipeline,
+        elastic_served,
+        elastic_windows,
+    )
     known = {name: one for module in modules for name, one in vars(module).items()} | globals()
     return known[name]
 

@@ -15,9 +15,11 @@ from gangline.cli import plan_tree
 from gangline.cli.output import JsonFlag, out, print_json
 from gangline.planning.cost.serving import compare_served
 from gangline.planning.papers.comparison import compare_with_paper
+from gangline.planning.pipelines.for_cluster import plan_pipelines
 from gangline.planning.planner import GROUPINGS, STRUCTURES, PlanOptions, make_plan
 from gangline.planning.synthetic import Shape, synthesize
 from gangline.spec.errors import UsageError
+from gangline.spec.pipelines import Layout
 from gangline.spec.plan import TOPOLOGIES, Plan
 from gangline.spec.profile import ClusterProfile
 from gangline.spec.workload import Workload
@@ -77,7 +79,15 @@ def plan(
     job = _workload(workload)
     cluster = _cluster(profile, synthetic, seed=seed)
     begin = time.perf_counter()
-    made = make_plan(cluster, job, rng=np.random.default_rng(seed), options=options)
+    cut = plan_pipelines(cluster, job)[0] if job.layers else None
+    try:
+        made = make_plan(cluster, job, rng=np.random.default_rng(seed), options=options)
+    except UsageError as error:
+        if cut is None:
+            raise
+        _show_cut_alone(cut, error, output=output, as_json=as_json)
+        return
+    made = msgspec.structs.replace(made, pipelines=cut)
     planned_in_s = time.perf_counter() - begin
     _write(made, output if as_json else output or DEFAULT_OUTPUT)
     if as_json:
@@ -110,7 +120,20 @@ def _cluster(profile: Path | None, synthetic: str | None, *, seed: int) -> Clust
     return synthesize(Shape.from_text(synthetic or ""), rng=np.random.default_rng(seed))
 
 
-def _write(made: Plan, path: Path | None) -> None:
+def _show_cut_alone(cut: Layout, error: UsageError, *, output: Path | None, as_json: bool) -> None:
+    """Where no node can hold the whole model, pipelines are all that there is."""
+    document = {"pipelines": cut}
+    _write(document, output if as_json else output or DEFAULT_OUTPUT)
+    if as_json:
+        print_json(document)
+        return
+    for line in plan_tree.pipeline_lines(cut):
+        out().print(line, markup=False)
+    out().print(f"no plan without pipelines: {error}", markup=False)
+    out().print(f"plan: {output or DEFAULT_OUTPUT}", markup=False)
+
+
+def _write(made: Plan | dict[str, Layout], path: Path | None) -> None:
     if path is None:
         return
     try:
@@ -125,3 +148,6 @@ def _show(made: Plan, *, planned_in_s: float) -> None:
     console.print(plan_tree.summary_line(made, planned_in_s=planned_in_s), markup=False)
     for line in plan_tree.reason_lines(made.reasons) + plan_tree.draw_spares(made):
         console.print(line)
+    if made.pipelines is not None:
+        for text in plan_tree.pipeline_lines(made.pipelines):
+            console.print(text, markup=False)

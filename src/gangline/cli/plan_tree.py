@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from gangline.planning.cost.serving import ServedComparison
     from gangline.planning.papers.comparison import PaperComparison
+    from gangline.spec.pipelines import Layout
     from gangline.spec.plan import GroupPlan, Plan
 
 MOST_MEMBERS = 12
@@ -155,3 +156,17 @@ def summary_line(plan: Plan, *, planned_in_s: float) -> str:
 def reason_lines(reasons: Sequence[str]) -> list[Text]:
     """Each decision with its reason."""
     return [Text(f"- {reason}") for reason in reasons]
+
+
+def pipeline_lines(layout: Layout) -> list[str]:
+    """How the model would be cut over the nodes."""
+    shares = [
+        f"- {' and '.join(one.machines)}: {one.share} samples of each global batch, in "
+        f"{one.micro_batches} micro-batches"
+        for one in layout.pipelines
+    ]
+    copies = [
+        f"- {copy.machine} keeps a copy of the layers {copy.start} to {copy.stop - 1}"
+        for copy in layout.copies
+    ]
+    return [f"{layout.describe()}: predicted step {duration(layout.step_s)}", *shares, *copies]

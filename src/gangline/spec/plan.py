@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.spec.errors import LogError, UsageError
+from gangline.spec.pipelines import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,6 +115,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     spares: tuple[Spares, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     """What was considered, the chosen one included, the fastest first."""
+    pipelines: Layout | None = None
+    """How the model would be cut over the nodes, where the workload has layers."""
 
     def __post_init__(self) -> None:
         if len(self.nodes) != len(self.shares):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gangline.spec.errors import UsageError
+from gangline.spec.pipelines import PlannedLayer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,15 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     traffic_bytes_per_sample: float | None = None
     """Memory read and written to compute one sample; None: not known."""
 
+    layers: tuple[PlannedLayer, ...] = ()
+    """The layers of the model, where it may be cut: then pipelines are planned, too."""
+
     def __post_init__(self) -> None:
+        parts = sum(layer.part for layer in self.layers)
+        if self.layers and not math.isclose(parts, 1.0, abs_tol=1e-3):
+            raise UsageError(
+                f"the parts of the workload's layers must sum to 1, not to {parts:.4g}"
+            )
         for field, is_good, expected in (
             ("global_batch", self.global_batch >= 1, "at least 1"),
             ("gradient_bytes", 0 <= self.gradient_bytes < math.inf, "finite and 0 or more"),

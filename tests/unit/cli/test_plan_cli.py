@@ -79,3 +79,56 @@ def test_it_puts_the_papers_equations_beside_the_cost_model(profile, capsys):
     assert "paper 000's equations with N = " in text
     for equation in ("serial", "(1)", "(2)"):
         assert equation in text
+
+
+LAYER = {"parameter_bytes": 1e6, "state_bytes": 4e6, "saved_bytes": 1e4, "output_bytes": 1e4}
+
+
+def nodes(tmp_path, *memory):
+    """Nodes a, b, … with so much memory each, in one room."""
+    found = [
+        {"name": "abc"[n], "per_sample_s": 0.01 / (n + 1), "memory_bytes": room}
+        for n, room in enumerate(memory)
+    ]
+    link = {"latency_s": 1e-4, "bytes_per_s": 1e9}
+    path = tmp_path / "nodes.json"
+    path.write_text(json.dumps({"nodes": found, "zones": [{"place": "", "link": link}]}))
+    layers = [{"name": f"l{index}", "part": 0.25, **LAYER} for index in range(4)]
+    workload = tmp_path / "workload.json"
+    sizes = {"gradient_bytes": 4e6, "model_bytes": 16e6, "sample_bytes": 4e4}
+    workload.write_text(json.dumps({"global_batch": 64, **sizes, "layers": layers}))
+    return [str(path), "--workload", str(workload)]
+
+
+def test_it_plans_a_pipeline_beside_a_node_that_is_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["plan", *nodes(tmp_path, 11e6, 11e6, 1e9)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "pipeline over" in text
+    assert "c alone" in text
+    layout = Plan.from_file(tmp_path / "plan.json").pipelines
+    assert {frozenset(one.machines) for one in layout.pipelines} == {
+        frozenset("ab"),
+        frozenset("c"),
+    }
+    assert sum(one.share for one in layout.pipelines) == 64
+
+
+def test_it_plans_a_model_that_no_node_can_hold(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["plan", *nodes(tmp_path, 11e6, 11e6)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "pipeline over" in text
+    assert "no node can hold the model" in text
+    assert run_command(["plan", *nodes(tmp_path, 11e6, 11e6), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert len(shown["pipelines"]["pipelines"]) == 1
+
+
+def test_layers_must_make_up_the_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = nodes(tmp_path, 11e6, 11e6)
+    path = tmp_path / "workload.json"
+    path.write_text(path.read_text().replace("0.25", "0.2"))
+    assert run_command(["plan", *flags]) != 0
+    assert "must sum to 1, not to 0.8" in " ".join(capsys.readouterr().err.split())

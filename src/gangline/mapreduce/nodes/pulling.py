@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gangline.collectives import GroupKey
 from gangline.paramserver.service.link import ASKER, HOLDER, pair_of
 from gangline.spec.errors import ExchangeError
+from gangline.worker.groups.beside import GroupsBeside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,51 +23,19 @@ if TYPE_CHECKING:
     from gangline.collectives import Group
     from gangline.mapreduce.nodes.handout import Handout, Range
     from gangline.spec.exchange.address import WireAddress
-    from gangline.worker.session import Session
 
 _OVER, _ROWS, _WAIT = 0, 1, 2
 _ASKED, _STOPPED = 0, 1
-_IDLE_S = 86400.0
-"""A node may compute for long; who does not answer any more is found by the coordinator."""
 _POLL_S = 0.02
 
 
-class Pairs:
+class Pairs(GroupsBeside):
     """Makes the groups of two of one round, and ends them."""
 
-    def __init__(self, session: Session, *, name: str) -> None:
-        assert session.door is not None
-        self._door = session.door
-        self._run = session.place.run
-        self._name = name
-        self._groups: dict[GroupKey, Group | None] = {}
-        self._is_closed = False
-        self._lock = threading.Lock()
-
-    def connect(self, worker: int, peer: WireAddress, *, rank: int) -> Group:
+    def with_asker(self, worker: int, peer: WireAddress, *, rank: int) -> Group:
         """The group with the asking worker of this number, from either end."""
-        key = GroupKey(run=self._run, view=0, attempt=0, level=f"{self._name}/{worker}")
-        with self._lock:
-            if self._is_closed:
-                raise ExchangeError("the loop is over")
-            self._groups[key] = None
-        addresses = pair_of(self._door.address, peer, rank=rank)
-        group = self._door.connect_beside(key, rank=rank, addresses=addresses, idle_s=_IDLE_S)
-        with self._lock:
-            self._groups[key] = group
-            if self._is_closed:
-                group.abort()
-        return group
-
-    def close(self) -> None:
-        """Breaks off all that is going on, from any thread."""
-        with self._lock:
-            self._is_closed = True
-            for key, group in self._groups.items():
-                if group is None:
-                    self._door.cancel(key)
-                else:
-                    group.abort()
+        addresses = pair_of(self.door.address, peer, rank=rank)
+        return self.connect(str(worker), rank=rank, addresses=addresses)
 
 
 class Holder:
@@ -100,7 +68,7 @@ class Holder:
     def _serve(self, node: int, worker: int, address: WireAddress) -> None:
         group: Group | None = None
         try:
-            group = self._pairs.connect(worker, address, rank=HOLDER)
+            group = self._pairs.with_asker(worker, address, rank=HOLDER)
             while self._answer(group, node):
                 pass
         except ExchangeError:

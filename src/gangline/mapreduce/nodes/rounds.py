@@ -8,7 +8,6 @@ and do them in another round.
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from gangline.mapreduce.nodes.pulling import Holder, Pairs, pull_from, pull_own
 from gangline.paramserver.service.link import ASKER
 from gangline.spec.errors import ExchangeError, UnsupportedError
 from gangline.spec.exchange.address import WireAddress
+from gangline.worker.groups.beside import LossWatch
 from gangline.worker.job import job
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def pulled(
         yield from pull_own(handout, lambda: False, has_failed)
         return
     pairs = Pairs(session, name=f"map/{listings[0].nonce}")
-    with _Watch(session, pairs) as watch:
+    with LossWatch(session, pairs) as watch:
         if workers.index(own) == 0:
             peers = [(n, one.worker, one.address) for n, one in enumerate(listings) if n]
             holder = Holder(pairs, handout, peers)
@@ -87,41 +87,9 @@ def pulled(
                 holder.close(0.0 if watch.is_lost() else _END_S)
             return
         try:
-            group = pairs.connect(own, listings[0].address, rank=ASKER)
+            group = pairs.with_asker(own, listings[0].address, rank=ASKER)
             yield from pull_from(group, watch.is_lost, has_failed)
         except ExchangeError:
             return  # all meet again, and see who is left
         finally:
             pairs.close()
-
-
-class _Watch:
-    """Breaks off what this node waits for, as soon as the coordinator says that somebody is lost."""
-
-    def __init__(self, session: Session, pairs: Pairs) -> None:
-        self._session = session
-        self._pairs = pairs
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gangline-map-watch", daemon=True)
-
-    def __enter__(self) -> _Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def is_lost(self) -> bool:
-        """Whether the group in which all have met is no more."""
-        client, training = self._session.client, job.training
-        if client is None:
-            return False
-        if training is None:
-            return client.gathering > self._session.gathering
-        return client.newest_recovery > client.entered or training.gear.membership.is_broken
-
-    def _run(self) -> None:
-        while not self._is_over.wait(_WATCH_S):
-            if self.is_lost():
-                self._pairs.close()

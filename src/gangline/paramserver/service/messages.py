@@ -165,7 +165,7 @@ Request = (
 Answer = Done | Values | State | Refused
 
 
-def send(group: Group, message: Request | Answer, *, ticket: int) -> None:
+def send(group: Group, message: msgspec.Struct, *, ticket: int) -> None:
     """Sends a message to the other member of a group of two; an answer has its request's ticket."""
     tensors: list[Tensor] = []
     body = msgspec.msgpack.encode(message, enc_hook=lambda value: _noted(value, tensors))

@@ -27,11 +27,11 @@ def serving_bytes(optimizer: Optimizer) -> int:
     total = 0.0
     for group in optimizer.param_groups:
         size = sum(parameter.nbytes for parameter in group["params"])
-        total += size * (1 + _state_ratio(optimizer, group)) if size else 0
+        total += size * (1 + state_ratio(optimizer, group)) if size else 0
     return round(total)
 
 
-def _state_ratio(optimizer: Optimizer, group: dict[str, Any]) -> float:
+def state_ratio(optimizer: Optimizer, group: dict[str, Any]) -> float:
     """Bytes of state per byte of the group's parameters, by a step with a small one; 0: not known."""
     like: Tensor = max(group["params"], key=lambda one: one.numel())
     small = torch.zeros([min(_PROBED, size) for size in like.shape], dtype=like.dtype)
