@@ -18,13 +18,14 @@ from torch import Tensor
 
 from gangline.pipelining.crew import Crew, time_link
 from gangline.pipelining.meeting import agree, find_each_other, meet
+from gangline.pipelining.noting import met
 from gangline.pipelining.samples import pieces_of
 from gangline.pipelining.stage import StageWork, overwrite
 from gangline.pipelining.standing import Standing, furthest, holdings_of, moves_for, ties_of
 from gangline.pipelining.summing import mean_buffers, sum_gradients
 from gangline.planning.pipelines.schedules import BACKWARD, FORWARD, tasks_of
 from gangline.spec.errors import ExchangeError
-from gangline.spec.event import Regrouped, StepDone, ViewAdopted
+from gangline.spec.event import StepDone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -157,7 +158,16 @@ class Training:
             agree(session, torch.zeros(1))
         holdings.keep(own)
         self.layout, self._stage = layout, self._work_of(layout)
-        self._tell_log(standings, layout, behind=0, took_s=time.perf_counter() - begun)
+        for event in met(
+            standings,
+            layout,
+            worker=session.place.worker,
+            view=self._view,
+            step=self.position,
+            took_s=time.perf_counter() - begun,
+            reason=self._reason,
+        ):
+            session.record(event)
 
     def _tell(self) -> Standing:
         gear = self._gear
@@ -369,37 +379,5 @@ class Training:
                 data_s=0.0,
                 exchange_s=exchange_s + max(0.0, compute_s - busy_s),
                 update_s=update_s,
-            )
-        )
-
-    def _tell_log(
-        self, standings: Sequence[Standing], layout: Layout, *, behind: int, took_s: float
-    ) -> None:
-        members = [one.worker for one in standings]
-        shares = {one.machines[0]: one.share for one in layout.pipelines}
-        now, worker = time.time(), self._gear.session.place.worker
-        record = self._gear.session.record
-        record(
-            Regrouped(
-                t=now,
-                worker=worker,
-                view=self._view,
-                group=self._view,
-                members=members,
-                step=self.position,
-                num_behind=behind,
-                took_s=took_s,
-                reason=self._reason,
-            )
-        )
-        record(
-            ViewAdopted(
-                t=now,
-                view=self._view,
-                step=self.position,
-                members=members,
-                shares=[shares.get(one.machine.name, 0) for one in standings],
-                reason=self._reason,
-                structure=layout.describe(),
             )
         )
