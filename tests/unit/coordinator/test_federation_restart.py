@@ -174,7 +174,9 @@ def test_who_was_told_that_nothing_is_left_hears_the_same_after_a_restart(journa
     room = founded(3, journal=FileJournal(journal))
     room.lease(0, 0)
     book = room.teams.lending.book
-    while book.num_free:
+    while not (
+        book.has_ended(0) and book.has_ended(2)
+    ):  # the rest is for worker 1, who has not asked
         for worker in (0, 2):
             room.lease(worker, len(book.order_of(worker)))
     start, stop = room.lease(0, len(book.order_of(0)))
