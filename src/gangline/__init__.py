@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gangline.mapreduce.api import reduce as reduce
     from gangline.observe.page.notebook import report as report
     from gangline.paramserver.functional.api import paramserv as paramserv
+    from gangline.tiling.api import tile as tile
     from gangline.worker.api import SampleState as SampleState
     from gangline.worker.api import batches as batches
     from gangline.worker.api import device as device
@@ -77,6 +78,7 @@ _HOMES = {
     "paramserv": "gangline.paramserver.functional.api",
     "report": "gangline.observe.page.notebook",
     "save": "gangline.worker.together.saving",
+    "tile": "gangline.tiling.api",
 }
 
 __all__ = ["GanglineError", "__version__", *sorted(_HOMES)]
