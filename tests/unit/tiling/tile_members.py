@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -77,8 +77,12 @@ def on_all(size: int, work: Callable[[ThreadPeers], Any]) -> list[Any]:
             board.barrier.abort()
             raise
 
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tiles are small, and each member is a thread already
     with ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(guarded, rank) for rank in range(size)]
+        wait(futures)
+        torch.set_num_threads(threads)
         errors = [error for future in futures if (error := future.exception()) is not None]
         real = [one for one in errors if not isinstance(one, threading.BrokenBarrierError)]
         if errors:
