@@ -34,6 +34,17 @@ if TYPE_CHECKING:
 
 _one_at_a_time = threading.Lock()
 """While torch.fx traces, it replaces what every module of the process does when it is called."""
+_MAX_NAMES = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+_AVERAGE_NAMES = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
+_POOLS: dict[Any, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
+    F.max_pool1d: (nn.MaxPool1d, _MAX_NAMES),
+    F.max_pool2d: (nn.MaxPool2d, _MAX_NAMES),
+    F.max_pool3d: (nn.MaxPool3d, _MAX_NAMES),
+    F.avg_pool1d: (nn.AvgPool1d, _AVERAGE_NAMES),
+    F.avg_pool2d: (nn.AvgPool2d, (*_AVERAGE_NAMES, "divisor_override")),
+    F.avg_pool3d: (nn.AvgPool3d, (*_AVERAGE_NAMES, "divisor_override")),
+}
+"""The modules that do what functions do, and the names of the functions' arguments behind the input."""
 _ADAPTIVE = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
 
 
@@ -119,6 +130,10 @@ def _layer(node: fx.Node, traced: fx.GraphModule, shapes: dict[fx.Node, Shape]) 
     if node.target is torch.cat:
         dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
         return Concatenation(int(dim) % len(made))  # type: ignore[arg-type]
+    if node.target in _POOLS:
+        make, names = _POOLS[node.target]
+        options = dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)
+        return layer_of(make(**options), f"step {where}", given, made)
     if node.target in _ADAPTIVE:
         return adaptive_average(where, given, made)
     if node.target is F.interpolate:
