@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gangline.observe.page.notebook import report as report
     from gangline.paramserver.functional.api import paramserv as paramserv
     from gangline.pipelining.api import pipeline as pipeline
+    from gangline.tiling.api import tile as tile
     from gangline.worker.api import SampleState as SampleState
     from gangline.worker.api import batches as batches
     from gangline.worker.api import device as device
@@ -79,6 +80,7 @@ _HOMES = {
     "pipeline": "gangline.pipelining.api",
     "report": "gangline.observe.page.notebook",
     "save": "gangline.worker.together.saving",
+    "tile": "gangline.tiling.api",
 }
 
 __all__ = ["GanglineError", "__version__", *sorted(_HOMES)]
