@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -264,6 +265,40 @@ def served_clipped(parts: Parts) -> dict[str, Any]:
             F.cross_entropy(model(x), y).backward()
             clip(model.parameters())
             optimizer.step()
+    return describe([model], [optimizer])
+
+
+def served_clamped(parts: Parts) -> dict[str, Any]:
+    """The loop itself changes parameters after the step."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for _ in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            with torch.no_grad():
+                model[2].weight.clamp_(-0.1, 0.1)
+    return describe([model], [optimizer])
+
+
+def served_reset(parts: Parts) -> dict[str, Any]:
+    """The loop puts other weights in between epochs: at first for a look at them, then for good."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for epoch in parts.epochs():
+        for x, y, _ in parts.batches(loader):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        own = {name: value.clone() for name, value in model.state_dict().items()}
+        model.load_state_dict({name: value / 2 for name, value in own.items()})
+        if epoch == 0:
+            model.load_state_dict(own)
+        sys.stdout.write(f"epoch {epoch} is over\n")
+        sys.stdout.flush()
     return describe([model], [optimizer])
 
 

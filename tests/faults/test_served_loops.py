@@ -13,6 +13,7 @@ from elastic_jobs import run_with
 from test_served import assert_sound
 from test_served_exact import MAKERS, OPTIMIZERS, SETUP, Replay
 
+from cases import quick_of
 from gangline.spec.event import UpdateApplied
 from gangline.spec.sync import parse_sync
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from elastic_jobs import Outcome
 
 TOLERANCE = 1e-6
+MODES = ["bsp(servers=2)", "bsp(pull=forward)", "asp(ahead=1)", "asp(rows=ondemand)"]
 MAKERS |= dict.fromkeys(("served_scaled", "served_fused"), MAKERS["served_sgd"])
 
 
@@ -97,3 +99,23 @@ def test_all_end_with_the_same_running_statistics(tmp_path: Path, mode: str) -> 
     state = outcome.results[0]["state"]
     (mean,) = [value for name, value in state.items() if name.endswith("running_mean")]
     assert mean.abs().max() > 0
+
+
+@pytest.mark.parametrize("mode", quick_of(MODES, quick=MODES[:2]))
+def test_what_a_loop_does_to_parameters_after_the_step_is_refused(
+    tmp_path: Path, mode: str
+) -> None:
+    setup = replace(SETUP, loop="served_clamped")
+    outcome = run_with(tmp_path, setup, [], workers=2, sync=parse_sync(mode))
+    assert 0 not in outcome.exit_codes
+    assert "something beside step() has changed 2.weight" in "".join(outcome.outputs.values())
+
+
+def test_other_weights_may_be_looked_at_between_epochs_but_not_kept(tmp_path: Path) -> None:
+    setup = replace(SETUP, loop="served_reset", epochs=3)
+    outcome = run_with(tmp_path, setup, [], workers=2, sync=parse_sync("bsp(servers=2)"))
+    assert 0 not in outcome.exit_codes
+    for said in outcome.outputs.values():
+        assert "epoch 1 is over" in said
+        assert "epoch 2 is over" not in said
+        assert "something beside step() has changed 0.weight" in said

@@ -15,6 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 from gangline.paramserver.service.optimizers import check_shardable
 from gangline.spec.errors import UnsupportedError, UsageError
 from gangline.worker.gradients.layout import optimizer_parameters
+from gangline.worker.prepare.sharding_trial import check_trial
 from gangline.worker.samples.order import DrawnOrder
 from gangline.worker.samples.sample_state import tables_of
 
@@ -106,8 +107,14 @@ def check_served(prepared: Prepared, only_serve: Sequence[int]) -> None:
             f"--only-serve {','.join(map(str, only_serve))} is for parameter servers, and this job is "
             f"held together by {prepared.sync}: choose --sync asp, ssp(4), bsp or backup(1)"
         )
-    if prepared.sync.service is not None and reason:
+    if prepared.sync.service is None:
+        return
+    if reason:
         raise UnsupportedError(f"with sync={str(prepared.sync)!r}: {reason}")
+    try:
+        check_trial(prepared.optimizers[0], prepared.sync.service)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"with sync={str(prepared.sync)!r}: {error}") from error
 
 
 def why_unserved(prepared: Prepared) -> str:

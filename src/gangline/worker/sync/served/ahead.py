@@ -49,7 +49,7 @@ class AheadUpdates(ServedUpdates):
         self._arrived = copies_of(self._parameters)
         return self._arrived
 
-    def update(
+    def _update(
         self,
         step: Callable[[], None],
         *,

@@ -75,7 +75,7 @@ class EarlyPushes:
             index: flat.as_strided(slot.place.size(), slot.place.stride(), slot.offset)
             for index, slot in slots.items()
         }
-        marks = _marks(unit.flat)
+        marks = sums_of(unit.flat)
         number = send(gradients, await_ready)
         if number is not None:
             self._sent[unit.index] = _Sent(unit, clock, number, slots, marks)
@@ -100,8 +100,8 @@ class EarlyPushes:
         return counted
 
 
-def _marks(flat: Tensor) -> tuple[Tensor, ...]:
-    """Sums over all bits and all values; on the device, which is not waited for."""
+def sums_of(flat: Tensor) -> tuple[Tensor, ...]:
+    """Over all bits, and over all values; on the device, which is not waited for."""
     size = max(1, _WORD.itemsize // flat.itemsize)
     whole = flat.numel() // size * size
     bits = flat[:whole].view(_WORD).sum()
@@ -113,4 +113,4 @@ def _is_same(sent: _Sent) -> bool:
     if flat is None:
         return False
     # Not a number is never equal to itself: then it is pushed again, and refused.
-    return all(torch.equal(a, b) for a, b in zip(_marks(flat), sent.marks, strict=True))
+    return all(torch.equal(a, b) for a, b in zip(sums_of(flat), sent.marks, strict=True))

@@ -56,7 +56,7 @@ class ForwardPulls(ServedUpdates):
         self._order = list(range(len(self._parameters)))
         """In which parameters were used last."""
 
-    def update(
+    def _update(
         self,
         step: Callable[[], None],
         *,

@@ -99,7 +99,7 @@ class OnDemandUpdates(ServedUpdates):
 
         self._served(fetch)
 
-    def update(
+    def _update(
         self,
         step: Callable[[], None],
         *,
@@ -117,7 +117,7 @@ class OnDemandUpdates(ServedUpdates):
             raise failure
         for index in self._tables:
             self._check_read(index, rows)
-        return super().update(step, rows=rows, window=window)
+        return super()._update(step, rows=rows, window=window)
 
     def _check_read(self, index: int, rows: Mapping[int, Tensor]) -> None:
         """Refuses a gradient of rows that the layer was not asked for: they may have been old."""

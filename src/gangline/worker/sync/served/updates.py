@@ -25,6 +25,7 @@ from gangline.worker.sync.served.links import ServerLinks
 from gangline.worker.sync.served.scaling import unscale
 from gangline.worker.sync.served.sharing import Sharing
 from gangline.worker.sync.served.touched import LocalChanges, by_rows, sparse_gradients
+from gangline.worker.sync.served.watch import Watch
 from gangline.worker.telling.reports import tell_servers
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class ServedUpdates:
         self._local = LocalChanges(self._parameters)
         """Where the worker updates by itself: what it has yet to push."""
         self._sharing = Sharing(session, self._parameters)
+        watched = [] if service.update == WORKER else self._parameters
+        self._watch = Watch(watched, self._names, mode=str(service))
 
     @property
     def parameters(self) -> Sequence[Tensor]:
@@ -122,6 +125,8 @@ class ServedUpdates:
     def begin(self, epoch: int) -> None:
         """The team begins an epoch, or goes on with one: asks for a turn, and goes on meanwhile."""
         self._start()
+        self._watch.check_begin()
+        self._watch.note()
         self._pushed_stop = self._pushed_stop if epoch == self._epoch else 0
         self._epoch, self._clock = epoch, -1
         self._line.post.forget_turn(epoch, self._team, -1)
@@ -171,6 +176,8 @@ class ServedUpdates:
 
     def flush(self, *, epoch: int, stop: int) -> None:
         """The epoch is over for this team: what it has not pushed yet is pushed."""
+        self._watch.check()
+        self._watch.forget()
         if self._pushed_stop >= stop:
             return
         if self._service.update != WORKER:  # its last steps were skipped
@@ -200,6 +207,7 @@ class ServedUpdates:
         """The optimizer of this process gets the state that was taken when all settled."""
         if self._state is not None:
             load_state(self._optimizer, self._parameters, self._state)
+        self._watch.note_end()
 
     def tell(self, epoch: int) -> None:
         """Says what was moved to and from the servers in the epoch that is over."""
@@ -249,6 +257,19 @@ class ServedUpdates:
 
         Returns how many seconds were spent in waiting for a turn.
         """
+        self._watch.check()
+        try:
+            return self._update(step, rows=rows, window=window)
+        finally:
+            self._watch.note()
+
+    def _update(
+        self,
+        step: Callable[[], None],
+        *,
+        rows: Mapping[int, Tensor],
+        window: Window,
+    ) -> float:
         self._turn_s = 0.0
         if self._service.update == WORKER:
             self._step(step, rows, window)
@@ -448,7 +469,8 @@ class ServedUpdates:
         return 0.0, 0.0
 
     def resume(self) -> None:
-        """The team goes on after a loss."""
+        """The team goes on after a loss, which may have brought parameters from another member."""
+        self._watch.forget()
 
     def _wanted(self, upto: int, *, serving: int | None = None) -> tuple[int, tuple[Entry, ...]]:
         """Up to where to pull, and the entries that the servers may not know.
@@ -531,6 +553,7 @@ class ServedUpdates:
     def load(self, state: dict[str, Any]) -> None:
         """Becomes like the member that exported this."""
         self._start()
+        self._watch.forget()
         self._epoch, self._clock = state["epoch"], state["clock"]
         self._known, self._pushed_stop = state["known"], state["pushed"]
         self._was_read = state["read"]
