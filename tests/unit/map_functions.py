@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import gangline
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -55,6 +57,12 @@ def sleep_long(rows: list[int], pids: str) -> list[int]:
         file.write(f"{os.getpid()}\n")
     time.sleep(600)
     return rows
+
+
+def map_inside(rows: np.ndarray) -> float:
+    """Starts processes from a process."""
+    total: float = gangline.reduce(double, rows, where="processes", workers=1)
+    return total
 
 
 class Fives:

@@ -12,6 +12,8 @@ import warnings
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
+from gangline.spec.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,6 +22,16 @@ _START_S = 120.0
 _READY = b"ready"
 _starting = threading.Lock()
 """A process that is forked meanwhile would hold the pipes of the one that is just being started."""
+
+
+def _forget_starting() -> None:
+    """In a fork: whoever held the lock is not there, and would never give it back."""
+    global _starting
+    _starting = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_starting)
 
 
 class WorkerLost(Exception):
@@ -32,7 +44,16 @@ class Child:
     def __init__(
         self, target: Callable[..., None], args: tuple[Any, ...], *, name: str, start: str = "spawn"
     ) -> None:
-        """Calls `target(pipe, *args)` in a process. `start`: "spawn", or "fork" for any function."""
+        """Calls `target(pipe, *args)` in a process. `start`: "spawn", or "fork" for any function.
+
+        Raises UsageError in a process that may not start others.
+        """
+        if multiprocessing.current_process().daemon:
+            raise UsageError(
+                "this process was started by another one to work for it (as those of where='processes' "
+                "and of a DataLoader are), and cannot start processes of its own: use where='threads' "
+                "in it"
+            )
         context = multiprocessing.get_context(start)
         self._given_up_after: float | None = None
         with _starting, warnings.catch_warnings():

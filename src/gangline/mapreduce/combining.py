@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gangline.local.table import library_of
+from gangline.mapreduce.labels import are_labelled, difference, differences, in_order_of
 from gangline.mapreduce.result import Part
 from gangline.mapreduce.work import rows_text
 from gangline.spec.errors import UsageError
@@ -38,7 +39,7 @@ class Fold:
             value = _called(self._how, one, other)
         else:
             if type(one.value) not in _NUMBERS or type(other.value) not in _NUMBERS:
-                _check_alike(one, other, how=self._how)
+                other = _checked_alike(one, other, how=self._how)
             value = _folded(self._how, one.value, other.value)
         return Part(other.start, other.stop, value)
 
@@ -126,13 +127,21 @@ def _called(function: Callable[[Any, Any], Any], one: Part, other: Part) -> Any:
         ) from error
 
 
-def _check_alike(one: Part, other: Part, *, how: str) -> None:
-    """Shapes that numpy would stretch to fit each other are a mistake here."""
+def _checked_alike(one: Part, other: Part, *, how: str) -> Part:
+    """The other one, with its labels in the same order where it has labels.
+
+    Shapes that numpy would stretch to fit each other are a mistake here.
+    """
+    if are_labelled(one.value, other.value):
+        why = differences(one.value, other.value)
+        if why is not None:
+            raise _unlike_labels(other, why, how)
+        return other._replace(value=in_order_of(one.value, other.value))
     shapes = [tuple(getattr(part.value, "shape", ())) for part in (one, other)]
     is_number = [hasattr(part.value, "__add__") for part in (one, other)]
     is_text = isinstance(one.value, str | list | tuple | dict)
     if shapes[0] == shapes[1] and all(is_number) and not is_text:
-        return
+        return other
     raise UsageError(
         f"for {_rows(other)} the function returned {_described(other.value)}, and "
         f"before {_described(one.value)}: with combine={how!r} results are numbers, or arrays of one "
@@ -157,6 +166,26 @@ def _check_shapes(parts: Sequence[Part], how: str, axis: int) -> None:
             shape[place] != first[place] for place in range(len(first)) if place != axis
         ):
             raise _unlike(parts[0], part, how)
+        if are_labelled(parts[0].value, part.value) and len(shape) == 2:
+            why = difference(parts[0].value, part.value, 1 - axis)
+            if why is not None:
+                raise _unlike_labels(part, why, how)
+
+
+def _unlike_labels(part: Part, why: str, how: str) -> UsageError:
+    """Pandas would put them together by label, with NaN for what the other one has not."""
+    what = f"for {_rows(part)} the function returned {_described(part.value)}, but {why}"
+    if how in FOLDED:
+        return UsageError(
+            f"{what}, unlike a result before: with combine={how!r} results have the same labels. To go "
+            f"by label, use combine=lambda a, b: pd.concat([a, b]).groupby(level=0).{how}(); to go by "
+            f"position, return result.to_numpy()"
+        )
+    fix = "result.set_axis(names, axis=1)" if how == "rows" else "result.reset_index(drop=True)"
+    return UsageError(
+        f"{what}, unlike the result before: with combine={how!r} results have the same labels along "
+        f"the other axis; return {fix}, so that all have, or use combine='list'"
+    )
 
 
 def _unlike(first: Part, part: Part, how: str) -> UsageError:

@@ -70,7 +70,7 @@ class JobCompany:
                 told = self._session.communicator.call(lambda group: gather_bytes(group, own))
                 break
             except ExchangeError as error:
-                self._session.found_again(error)
+                self._session.met_again(error, what="meeting the other workers")
         present = [msgspec.msgpack.decode(one, type=_Present) for one in told]
         self._addresses = [one.address for one in present]
         self.rank = self._session.group.rank

@@ -23,7 +23,7 @@ from gangline.eventlog import EventWriter, NullWriter, SampledWriter, log_path
 from gangline.protocol.messages import PROTOCOL_VERSION, Goodbye, Hello
 from gangline.protocol.reaching import interface_towards
 from gangline.spec.config import AUTO
-from gangline.spec.errors import LaunchError
+from gangline.spec.errors import LaunchError, LeftBehindError
 from gangline.worker.environment import find_place
 from gangline.worker.gradients.communicator import Communicator
 from gangline.worker.groups.founding import meet, report
@@ -97,6 +97,20 @@ class Session:
         self.communicator.renew(group)
         if self.client.gathering > gathered.attempt:  # it came while there was nothing to abort
             group.abort()
+
+    def met_again(self, error: ExchangeError, *, what: str) -> None:
+        """As `found_again`, in a call that only founders make, before there is a view.
+
+        Raises LeftBehindError where the others went on without this worker: what it has missed is
+        not told again. It ends alone, and the job goes on.
+        """
+        self.found_again(error)
+        if self.is_late:
+            raise LeftBehindError(
+                f"{what}: this worker did not answer for too long, and the others went on without it. "
+                "It cannot catch up with what they did before prepare(), and ends; the job goes on. "
+                "When they train, `gangline join` starts a worker in its place"
+            )
 
     def record(self, event: Event) -> None:
         """Writes an event to this worker's log."""

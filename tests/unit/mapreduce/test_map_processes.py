@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ import pytest
 
 import gangline
 from cases import quick_of
+from gangline.local import child
 from gangline.spec.errors import FunctionError, LaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -189,3 +191,24 @@ def test_nothing_is_left_when_the_caller_is_ended(
     finally:
         started.kill()
         started.wait()
+
+
+@pytest.mark.parametrize(
+    "function", [functions.map_inside, lambda rows: functions.map_inside(rows)]
+)
+def test_a_map_in_processes_inside_of_one_is_refused(function) -> None:
+    with pytest.raises(
+        FunctionError, match="cannot start processes of its own: use where='threads'"
+    ):
+        run(function)
+
+
+def test_a_fork_starts_processes_whoever_was_just_starting_one() -> None:
+    answers, theirs = multiprocessing.Pipe(duplex=False)
+    with child._starting:
+        pid = os.fork()
+        if pid == 0:
+            theirs.send(child._starting.acquire(blocking=False))
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert answers.recv()

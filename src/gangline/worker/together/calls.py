@@ -174,7 +174,7 @@ def collective(
         except ExchangeError as error:
             if session.client is None or isinstance(error, MismatchError):
                 raise
-            session.found_again(error)  # raises it where nobody can mend that
+            session.met_again(error, what=name)  # raises it where nobody can mend that
 
 
 def _as_numbers(name: str, value: float | Tensor) -> Tensor:
