@@ -283,6 +283,21 @@ def served_clamped(parts: Parts) -> dict[str, Any]:
     return describe([model], [optimizer])
 
 
+def served_not_finite(parts: Parts) -> dict[str, Any]:
+    """One gradient of worker 1 is not a number."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    model, optimizer, loader = parts.prepare(model, optimizer, parts.loader())
+    for epoch in parts.epochs():
+        for number, (x, y, _) in enumerate(parts.batches(loader)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            if gangline.rank() == 1 and (epoch, number) == (1, 0):
+                model[2].weight.grad.fill_(float("nan"))
+            optimizer.step()
+    return describe([model], [optimizer])
+
+
 def served_reset(parts: Parts) -> dict[str, Any]:
     """The loop puts other weights in between epochs: at first for a look at them, then for good."""
     model = mlp()

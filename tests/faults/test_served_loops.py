@@ -14,7 +14,7 @@ from test_served import assert_sound
 from test_served_exact import MAKERS, OPTIMIZERS, SETUP, Replay
 
 from cases import quick_of
-from gangline.spec.event import UpdateApplied
+from gangline.spec.event import EpochDone, GradientNotFinite, UpdateApplied
 from gangline.spec.sync import parse_sync
 
 if TYPE_CHECKING:
@@ -119,3 +119,17 @@ def test_other_weights_may_be_looked_at_between_epochs_but_not_kept(tmp_path: Pa
         assert "epoch 1 is over" in said
         assert "epoch 2 is over" not in said
         assert "something beside step() has changed 0.weight" in said
+
+
+@pytest.mark.parametrize("mode", quick_of(MODES[:3], quick=MODES[2:3]))
+def test_who_pushes_what_is_not_finite_is_named_with_the_step(tmp_path: Path, mode: str) -> None:
+    setup = replace(SETUP, loop="served_not_finite")
+    outcome = run_with(tmp_path, setup, [], workers=2, sync=parse_sync(mode))
+    assert outcome.exit_codes[0] == 0
+    assert outcome.exit_codes[1] != 0
+    (event,) = outcome.of_kind(GradientNotFinite)
+    assert event.worker == 1
+    assert f"worker 1, epoch 1, step {event.step}: shard" in outcome.outputs[1]
+    assert "push for 2.weight has values that are not finite" in outcome.outputs[1]
+    (done,) = [one for one in outcome.of_kind(EpochDone) if (one.worker, one.epoch) == (1, 0)]
+    assert event.step == done.step

@@ -135,6 +135,7 @@ class OptimizerSteps:
                     samples=handout.total,
                     passes=self._gradients.num_exchanged,
                     weight=None if batch is None else whole_of(batch.weight),
+                    step=handout.step,
                 ),
             )
         except ExchangeError as error:

@@ -52,6 +52,8 @@ class Window(NamedTuple):
     """Backward passes that the gradient has come of."""
     weight: float | None = None
     """How much the samples count together; None: as many as they are."""
+    step: int = 0
+    """Which step of the job they are for."""
 
 
 class Updater(Protocol):

@@ -72,10 +72,9 @@ class ForwardPulls(ServedUpdates):
             )
         if not unscale(self._optimizer):
             return 0.0
-        clock, serving = self._deliver(
-            self._gradients(rows), epoch=window.epoch, passes=window.passes
-        )
-        self._told = _Told(clock, self._span(window), serving)
+        span = self._span(window)
+        clock, serving = self._deliver(self._gradients(rows), span, passes=window.passes)
+        self._told = _Told(clock, span, serving)
         self._turn_s = 0.0
         self._begin_to_pull()
         return 0.0

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 
 from gangline.protocol.messages import END, LAG, Pushed, Turn, Unserved
-from gangline.spec.errors import ExchangeAborted, ServerLost
-from gangline.spec.event import Decision
+from gangline.spec.errors import ExchangeAborted, GradientError, ServerLost
+from gangline.spec.event import Decision, GradientNotFinite
 from gangline.spec.serving import WORKER
 from gangline.worker.session import now
 from gangline.worker.sync.served.early import EarlyPushes
@@ -61,6 +61,8 @@ class Span(NamedTuple):
     """How many of them are not in it."""
     weight: float | None = None
     """How much they count together; None: as many as they are."""
+    step: int = 0
+    """Which step was made last with them."""
 
 
 class ServedUpdates:
@@ -99,6 +101,8 @@ class ServedUpdates:
         self._state: dict[int, dict[str, Any]] | None = None
         """That of the optimizer, at the end of an epoch, where this worker needs it."""
         self._steps = 0
+        self._last_step = 0
+        """Where the worker updates by itself: which step of the job that was."""
         self._is_sum = prepared.is_sum
         self._weight: float | None = None
         """Where the worker updates by itself: what its steps since the last push count."""
@@ -280,7 +284,9 @@ class ServedUpdates:
     def _span(self, window: Window) -> Span:
         """What is pushed with a window's gradient; a GradScaler may have skipped windows before it."""
         skipped = max(0, window.stop - self._pushed_stop - window.samples)
-        return Span(window.epoch, window.stop, skipped=skipped, weight=window.weight)
+        return Span(
+            window.epoch, window.stop, skipped=skipped, weight=window.weight, step=window.step
+        )
 
     def _gradients(self, rows: Mapping[int, Tensor]) -> list[Tensor | None]:
         return [by_rows(p.grad, rows.get(id(p))) for p in self._parameters]
@@ -292,6 +298,7 @@ class ServedUpdates:
         self._note_own(changed)
         self._local.note(changed)
         self._steps += 1
+        self._last_step = window.step
         if window.weight is not None:
             self._weight = (self._weight or 0.0) + window.weight
         if self._steps % self._service.push == 0:
@@ -313,7 +320,8 @@ class ServedUpdates:
     def _push_changes(self, *, epoch: int, stop: int) -> None:
         is_fetched = self._steps % self._service.fetch == 0
         changes = self._local.differences()
-        span, self._weight = Span(epoch, stop, weight=self._weight), None
+        span = Span(epoch, stop, weight=self._weight, step=self._last_step)
+        self._weight = None
         self._local.rebase(self._push(changes, span, pulls=is_fetched))
 
     def _push(
@@ -331,9 +339,7 @@ class ServedUpdates:
         """
         turn = None
         if self.is_leader:
-            clock, number = self._deliver(
-                gradients, epoch=span.epoch, options=options, passes=passes
-            )
+            clock, number = self._deliver(gradients, span, options=options, passes=passes)
             turn = self._say(clock, span, serving=number)
         written = self._go_on(turn, pulls=pulls)
         self._pushed_stop = span.stop
@@ -342,16 +348,31 @@ class ServedUpdates:
     def _deliver(
         self,
         gradients: Sequence[Tensor | None],
+        span: Span,
         *,
-        epoch: int,
         options: Sequence[Options] | None = None,
         passes: int = 0,
     ) -> tuple[int, int]:
         """The servers get the gradient: under which clock, and which order of servers has it."""
-        clock = self._own_clock(epoch)
+        clock = self._own_clock(span.epoch)
         early = self._early.counted(clock, passes=passes) if passes else None
-        _, number = self._served(lambda client: client.push(clock, gradients, options, early=early))
+        try:
+            _, number = self._served(
+                lambda client: client.push(clock, gradients, options, early=early)
+            )
+        except GradientError as error:
+            raise self._not_finite(span, error) from error
         return clock, number
+
+    def _not_finite(self, span: Span, error: GradientError) -> GradientError:
+        """Says whose gradient the servers have refused; members of a team know their own."""
+        worker = self._session.place.worker
+        if self._session.group.size == 1:
+            self._session.record(GradientNotFinite(t=now(), worker=worker, step=span.step))
+        return GradientError(
+            f"worker {worker}, epoch {span.epoch}, step {span.step}: {error}. Parameter servers refuse "
+            "such values whatever non_finite says; a GradScaler skips the step before they are pushed"
+        )
 
     def _own_clock(self, epoch: int) -> int:
         """The clock of the update that is pushed now: that of the last turn."""
