@@ -193,6 +193,50 @@ def test_nothing_is_left_when_the_caller_is_ended(
         started.wait()
 
 
+STARTING = """
+import os, time
+from pathlib import Path
+import gangline
+
+def double(rows):
+    return [row * 2 for row in rows]
+
+if __name__ == "__main__":
+    gangline.map(double, range(9), where="processes", workers=1)
+else:
+    Path("pid.new").write_text(str(os.getpid()))
+    os.rename("pid.new", "pid")
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "signal_number", quick_of([signal.SIGTERM, signal.SIGKILL], quick=[signal.SIGKILL])
+)
+def test_no_file_is_left_when_the_caller_is_ended_during_the_start(
+    signal_number: int, tmp_path: Path
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    (tmp_path / "script.py").write_text(STARTING)
+    environment = {**os.environ, "TMPDIR": str(files)}
+    started = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, env=environment)
+    pid = tmp_path / "pid"
+    try:
+        until = time.monotonic() + 40
+        while not pid.exists():
+            assert time.monotonic() < until, "the process does not start"
+            time.sleep(0.05)
+        started.send_signal(signal_number)
+        assert started.wait(timeout=20) == -signal_number
+        assert [path.name for path in files.iterdir() if path.is_file()] == []
+    finally:
+        started.kill()
+        started.wait()
+        if pid.exists():
+            os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     "function", [functions.map_inside, lambda rows: functions.map_inside(rows)]
 )
