@@ -68,11 +68,22 @@ class Processes:
         self._lock = threading.Lock()
         self._is_over = False
 
-    def start(self, dispatch: Dispatch) -> list[Remote | None]:
-        """All of them, at the same time; None where one was lost before it was ready."""
+    def start(self) -> None:
+        """Begins to start all of them, at the same time."""
         for worker in range(self._settings.workers):
             self._begin(worker)
-        return [self._ready(worker, dispatch) for worker in range(self._settings.workers)]
+
+    def ready(self, worker: int, dispatch: Dispatch) -> Remote | None:
+        """A worker's process when it is ready; None: it was lost before, or the others did all rows."""
+        child = self._children[worker]
+        try:
+            if not child.await_ready(lambda: dispatch.is_over):
+                return None
+        except WorkerLost as lost:
+            dispatch.lose(worker, None, f"before it was ready, {lost}; {_IMPORTABLE}")
+            child.end()
+            return None
+        return Remote(child, patience_s=self._settings.patience_s)
 
     def replace(self, worker: int, dispatch: Dispatch) -> Remote | None:
         """Another one for a worker whose process is gone."""
@@ -81,7 +92,7 @@ class Processes:
                 return None
             self._children[worker].end()
             self._begin(worker)
-        return self._ready(worker, dispatch)
+        return self.ready(worker, dispatch)
 
     def end(self) -> None:
         """All are gone when this returns, and what they read."""
@@ -100,16 +111,6 @@ class Processes:
         arguments = (given, processor, self._settings.devices[worker])
         child = Child(target, arguments, name=f"gangline-map-{worker}", start=start)
         self._children[worker : worker + 1] = [child]
-
-    def _ready(self, worker: int, dispatch: Dispatch) -> Remote | None:
-        child = self._children[worker]
-        try:
-            child.await_ready()
-        except WorkerLost as lost:
-            dispatch.lose(worker, None, f"before it was ready, {lost}; {_IMPORTABLE}")
-            child.end()
-            return None
-        return Remote(child, patience_s=self._settings.patience_s)
 
 
 def pin(processor: int | None) -> None:
