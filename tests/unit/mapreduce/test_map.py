@@ -172,6 +172,24 @@ def test_an_argument_with_other_rows_is_refused_with_what_to_do() -> None:
         gangline.map(len, 7)
 
 
+class SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("where", ["threads", "processes"])
+def test_an_error_that_cannot_say_what_it_is_has_failed_as_any_other(where: str) -> None:
+    def work(rows):
+        raise SpeechlessError
+
+    options = {"where": where, "workers": 1, "scheme": "STATIC"}
+    said = "SpeechlessError: .*__str__ raises RuntimeError"
+    with pytest.raises(FunctionError, match=f"failed for rows 0 to 2 of 3: {said}"):
+        gangline.map(work, range(3), **options)
+    (failure,) = gangline.map(work, range(3), on_error="collect", **options).failures
+    assert "SpeechlessError" in failure.error
+
+
 def test_no_rows_give_what_the_function_makes_of_none() -> None:
     made = gangline.map(lambda rows: rows @ np.ones((3, 2)), VALUES[:0])
     assert made.shape == (0, 2)
