@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import warnings
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _START_S = 120.0
 """How long a process may take to start, with all that it imports."""
+_LOOK_S = 0.05
+"""How often who waits for a process to start looks whether it is still needed."""
 _READY = b"ready"
 _starting = threading.Lock()
 """A process that is forked meanwhile would hold the pipes of the one that is just being started."""
@@ -66,31 +69,40 @@ class Child:
             self._process.start()
             theirs.close()
 
-    def await_ready(self) -> None:
-        """Returns when the process has begun to serve."""
-        self._answer(_START_S, None)
+    def await_ready(self, is_needless: Callable[[], bool] = lambda: False) -> bool:
+        """Whether the process has begun to serve; False: nobody needs it any more, and it may hang.
+
+        Raises WorkerLost if it ends, or takes too long.
+        """
+        until = time.monotonic() + _START_S
+        try:
+            while not self._pipe.poll(_LOOK_S):
+                if is_needless():
+                    return False
+                if time.monotonic() > until:
+                    self._give_up(_START_S)
+            self._pipe.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise WorkerLost(self._reason()) from error
+        return True
 
     def ask(self, question: bytes, *, limit_s: float) -> bytes:
         """The answer. Raises WorkerLost if the process ends, or takes too long."""
-        return self._answer(limit_s, question)
-
-    def end(self) -> None:
-        """The process is gone when this returns."""
-        self._pipe.close()
-        self._process.kill()
-        self._process.join()
-
-    def _answer(self, limit_s: float, question: bytes | None) -> bytes:
         watchdog = self._watch(limit_s)
         try:
-            if question is not None:
-                self._pipe.send_bytes(question)
+            self._pipe.send_bytes(question)
             return self._pipe.recv_bytes()
         except (EOFError, OSError) as error:
             raise WorkerLost(self._reason()) from error
         finally:
             if watchdog is not None:
                 watchdog.cancel()
+
+    def end(self) -> None:
+        """The process is gone when this returns."""
+        self._pipe.close()
+        self._process.kill()
+        self._process.join()
 
     def _watch(self, limit_s: float) -> threading.Timer | None:
         if limit_s == math.inf:

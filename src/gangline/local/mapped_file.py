@@ -1,22 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
 """An object in a file that several processes map, so that its arrays are in memory once.
 
-Torch tensors are copied. Only for files that this program has written itself: they are unpickled.
+The file has no name: it is gone when nobody has it open or mapped, however these processes end.
+Torch tensors are copied.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import pickle
 import tempfile
-from pathlib import Path
-from typing import Any
+from multiprocessing.reduction import DupFd
+from typing import IO, Any
 
 _ALIGNED = 64
 
 
-def write_mapped(value: Any, *, name: str) -> Path:
+class MappedFile:
+    """An open file, which can be given to processes as they are spawned, and to nobody else."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (DupFd(self._file.fileno()),)
+
+    def read(self) -> Any:
+        """The object, whose arrays are the file's pages: changing them changes a copy."""
+        pages = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_COPY))
+        length = int.from_bytes(pages[-8:], "little")
+        head, places = pickle.loads(pages[-8 - length : -8])
+        return pickle.loads(head, buffers=[pages[start:end] for start, end in places])
+
+    def close(self) -> None:
+        """This process gives it to nobody any more. Who has read it keeps it."""
+        self._file.close()
+
+
+def write_mapped(value: Any) -> MappedFile:
     """A file that has the object, with its arrays as they lie in memory.
 
     Raises whatever pickling it raises.
@@ -29,21 +52,18 @@ def write_mapped(value: Any, *, name: str) -> Path:
         start = -(-end // _ALIGNED) * _ALIGNED
         places.append((start, start + view.nbytes))
         end = start + view.nbytes
-    descriptor, path = tempfile.mkstemp(prefix=f"gangline-{name}-")
-    with os.fdopen(descriptor, "wb") as file:
+    with contextlib.ExitStack() as stack:  # it is closed unless all went well
+        file = stack.enter_context(tempfile.TemporaryFile())
         for (start, _), view in zip(places, views, strict=True):
             file.seek(start)
             file.write(view)
         file.seek(end)
         file.write(tail := pickle.dumps((head, places), protocol=5))
         file.write(len(tail).to_bytes(8, "little"))
-    return Path(path)
+        file.flush()
+        stack.pop_all()
+    return MappedFile(file)
 
 
-def read_mapped(path: str) -> Any:
-    """The object, whose arrays are the file's pages: changing them changes a copy."""
-    with Path(path).open("rb") as file:
-        pages = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-    length = int.from_bytes(pages[-8:], "little")
-    head, places = pickle.loads(pages[-8 - length : -8])
-    return pickle.loads(head, buffers=[pages[start:end] for start, end in places])
+def _received(duplicate: Any) -> MappedFile:
+    return MappedFile(os.fdopen(duplicate.detach(), "rb"))

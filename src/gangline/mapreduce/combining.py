@@ -22,7 +22,8 @@ JOINED = ("rows", "columns", "list")
 FOLDED = ("sum", "min", "max")
 """These put two results into one at once."""
 
-_NUMBERS = frozenset({bool, int, float, complex})
+_ORDERED = frozenset({bool, int, float})
+_NUMBERS = _ORDERED | {complex}
 
 
 class Fold:
@@ -33,6 +34,8 @@ class Fold:
 
     def __call__(self, one: Part | None, other: Part) -> Part:
         """The result has the rows of `other`, by which messages name it."""
+        if isinstance(self._how, str) and type(other.value) not in _ORDERED:
+            _check_number(other, how=self._how)
         if one is None:
             return other
         if not isinstance(self._how, str):
@@ -127,6 +130,22 @@ def _called(function: Callable[[Any, Any], Any], one: Part, other: Part) -> Any:
         ) from error
 
 
+def _check_number(part: Part, *, how: str) -> None:
+    """Also the only result there is: with more rows there will be others."""
+    value = part.value
+    if not hasattr(value, "__add__") or isinstance(value, str | bytes | list | tuple | dict):
+        raise UsageError(
+            f"for {_rows(part)} the function returned {_described(value)}: with combine={how!r} "
+            f"results are numbers, or arrays of one shape; for others, give combine a function of two "
+            f"results"
+        )
+    if how != "sum" and isinstance(value, complex):
+        raise UsageError(
+            f"for {_rows(part)} the function returned a complex number: these have no order, and no "
+            f"{how}; return abs(result), or use combine='sum'"
+        )
+
+
 def _checked_alike(one: Part, other: Part, *, how: str) -> Part:
     """The other one, with its labels in the same order where it has labels.
 
@@ -138,9 +157,7 @@ def _checked_alike(one: Part, other: Part, *, how: str) -> Part:
             raise _unlike_labels(other, why, how)
         return other._replace(value=in_order_of(one.value, other.value))
     shapes = [tuple(getattr(part.value, "shape", ())) for part in (one, other)]
-    is_number = [hasattr(part.value, "__add__") for part in (one, other)]
-    is_text = isinstance(one.value, str | list | tuple | dict)
-    if shapes[0] == shapes[1] and all(is_number) and not is_text:
+    if shapes[0] == shapes[1]:
         return other
     raise UsageError(
         f"for {_rows(other)} the function returned {_described(other.value)}, and "

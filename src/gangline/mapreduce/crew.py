@@ -18,7 +18,7 @@ from gangline.mapreduce.work import rows_text
 from gangline.spec.errors import FunctionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from typing import Any
 
     from gangline.mapreduce.arguments import Settings
@@ -69,18 +69,14 @@ class Crew:
 
     def __enter__(self) -> Self:
         try:
-            does: Sequence[Do | None] = [
-                functools.partial(self._work.do, device=device) for device in self._settings.devices
-            ]
             if self._settings.where == "processes":
                 self._processes = Processes(self._settings, self._work)
-                does = [_do_of(remote) for remote in self._processes.start(self._dispatch)]
+                self._processes.start()
             self._threads = [
                 threading.Thread(
-                    target=self._live, args=(worker, do), name=f"gangline-map-{worker}", daemon=True
+                    target=self._live, args=(worker,), name=f"gangline-map-{worker}", daemon=True
                 )
-                for worker, do in enumerate(does)
-                if do is not None
+                for worker in range(self._settings.workers)
             ]
             for thread in self._threads:
                 thread.start()
@@ -117,7 +113,7 @@ class Crew:
 
     def run_alone(self) -> None:
         """The one worker of a loop works in the thread that calls, which is sooner than another one."""
-        self._live(0, functools.partial(self._work.do, device=self._settings.devices[0]))
+        self._live(0)
 
     @property
     def is_alone(self) -> bool:
@@ -127,10 +123,15 @@ class Crew:
             settings.workers == 1 and settings.where != "processes" and settings.processors is None
         )
 
-    def _live(self, worker: int, do: Do | None) -> None:
+    def _live(self, worker: int) -> None:
         """A worker's life, with as many processes as it takes, one after the other."""
-        if self._settings.where != "processes" and self._settings.processors is not None:
-            pin(self._settings.processors[worker])
+        do: Do | None
+        if self._processes is not None:
+            do = _do_of(self._processes.ready(worker, self._dispatch))
+        else:
+            if self._settings.processors is not None:
+                pin(self._settings.processors[worker])
+            do = functools.partial(self._work.do, device=self._settings.devices[worker])
         while do is not None:
             do = self._work_on(worker, do)
 

@@ -62,6 +62,12 @@ class Dispatch:
                 self._changed.wait()
             return None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all is done, or the loop was ended."""
+        with self._lock:
+            return self._is_stopped or not (self._num_out or self.queues.remaining)
+
     def is_deadly(self, chunk: Chunk) -> bool:
         """A process was lost with this chunk: whether it has ended too many of them."""
         with self._lock:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from gangline.local.answers import answered, outcome_of
 from gangline.local.child import Child, WorkerLost, live_with_parent, serve_parent
-from gangline.local.mapped_file import read_mapped, write_mapped
+from gangline.local.mapped_file import write_mapped
 from gangline.mapreduce.work import name_of, rows_text
 from gangline.spec.errors import FunctionError, GanglineError, UsageError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+    from gangline.local.mapped_file import MappedFile
     from gangline.mapreduce.arguments import Settings
     from gangline.mapreduce.dispatch import Dispatch
     from gangline.mapreduce.work import Work
@@ -62,16 +63,27 @@ class Processes:
         self._settings = settings
         self._work = work
         self._is_new = _is_importable(work.function)
-        self._path = _written(work) if self._is_new else None
+        self._file = _written(work) if self._is_new else None
         self._children: list[Child] = []
         self._lock = threading.Lock()
         self._is_over = False
 
-    def start(self, dispatch: Dispatch) -> list[Remote | None]:
-        """All of them, at the same time; None where one was lost before it was ready."""
+    def start(self) -> None:
+        """Begins to start all of them, at the same time."""
         for worker in range(self._settings.workers):
             self._begin(worker)
-        return [self._ready(worker, dispatch) for worker in range(self._settings.workers)]
+
+    def ready(self, worker: int, dispatch: Dispatch) -> Remote | None:
+        """A worker's process when it is ready; None: it was lost before, or the others did all rows."""
+        child = self._children[worker]
+        try:
+            if not child.await_ready(lambda: dispatch.is_over):
+                return None
+        except WorkerLost as lost:
+            dispatch.lose(worker, None, f"before it was ready, {lost}; {_IMPORTABLE}")
+            child.end()
+            return None
+        return Remote(child, patience_s=self._settings.patience_s)
 
     def replace(self, worker: int, dispatch: Dispatch) -> Remote | None:
         """Another one for a worker whose process is gone."""
@@ -80,7 +92,7 @@ class Processes:
                 return None
             self._children[worker].end()
             self._begin(worker)
-        return self._ready(worker, dispatch)
+        return self.ready(worker, dispatch)
 
     def end(self) -> None:
         """All are gone when this returns, and what they read."""
@@ -88,29 +100,17 @@ class Processes:
             self._is_over = True
             for child in self._children:
                 child.end()
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+        if self._file is not None:
+            self._file.close()
 
     def _begin(self, worker: int) -> None:
         pinned = self._settings.processors
         processor = None if pinned is None else pinned[worker]
-        target, given = (
-            (_serve_file, str(self._path)) if self._is_new else (_serve_fork, self._work)
-        )
+        target, given = (_serve_file, self._file) if self._is_new else (_serve_fork, self._work)
         start = "spawn" if self._is_new else "fork"
         arguments = (given, processor, self._settings.devices[worker])
         child = Child(target, arguments, name=f"gangline-map-{worker}", start=start)
         self._children[worker : worker + 1] = [child]
-
-    def _ready(self, worker: int, dispatch: Dispatch) -> Remote | None:
-        child = self._children[worker]
-        try:
-            child.await_ready()
-        except WorkerLost as lost:
-            dispatch.lose(worker, None, f"before it was ready, {lost}; {_IMPORTABLE}")
-            child.end()
-            return None
-        return Remote(child, patience_s=self._settings.patience_s)
 
 
 def pin(processor: int | None) -> None:
@@ -119,9 +119,9 @@ def pin(processor: int | None) -> None:
         os.sched_setaffinity(0, {processor})
 
 
-def _written(work: Work) -> Any:
+def _written(work: Work) -> MappedFile:
     try:
-        return write_mapped(work, name="map")
+        return write_mapped(work)
     except Exception as error:  # a pickled object may raise whatever it likes
         raise UsageError(
             f"where='processes' sends the arguments to other processes, and these cannot be sent: "
@@ -164,10 +164,12 @@ def _forkable(function: Any) -> bool:
     return False
 
 
-def _serve_file(pipe: Connection, path: str, processor: int | None, device: str) -> None:
+def _serve_file(pipe: Connection, file: MappedFile, processor: int | None, device: str) -> None:
     live_with_parent()
     pin(processor)
-    _serve(pipe, read_mapped(path), device)
+    work = file.read()
+    file.close()
+    _serve(pipe, work, device)
 
 
 def _serve_fork(pipe: Connection, work: Work, processor: int | None, device: str) -> None:

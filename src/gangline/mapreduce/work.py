@@ -46,9 +46,17 @@ class Work:
             value = self.function(*arguments, **told)
             return value, time.perf_counter() - begun
         except (Exception, SystemExit) as error:
-            what = f"{type(error).__name__}: {error}"[:_MAX_TEXT]
+            what = f"{type(error).__name__}: {_text_of(error)}"[:_MAX_TEXT]
             whose = f"{rows_text(start, stop)} of {self.inputs.num_rows}"
             raise FunctionError(f"{name_of(self.function)} failed for {whose}: {what}") from error
+
+
+def _text_of(error: BaseException) -> str:
+    """What an error says of itself. It is the user's, and may fail at that, too."""
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(what it says is not known: its __str__ raises {type(failure).__name__})"
 
 
 def rows_text(start: int, stop: int) -> str:

@@ -172,6 +172,42 @@ def test_an_argument_with_other_rows_is_refused_with_what_to_do() -> None:
         gangline.map(len, 7)
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("value", ["a", [1], (1,), {"a": 1}, None])
+def test_sums_are_of_numbers_however_few_chunks_there_are(rows: int, value: object) -> None:
+    kind = type(value).__name__
+    with pytest.raises(
+        UsageError, match=rf"row \d the function returned a {kind}: with combine='sum'"
+    ):
+        gangline.reduce(lambda _: value, range(rows), scheme="SS", workers=1)
+
+
+def test_complex_numbers_have_a_sum_and_no_least() -> None:
+    options = {"scheme": "SS", "workers": 1}
+    assert gangline.reduce(lambda _: 1j, range(3), **options) == 3j
+    for combine in ("min", "max"):
+        with pytest.raises(UsageError, match="complex number: these have no order"):
+            gangline.reduce(lambda _: np.complex128(1j), range(3), combine=combine, **options)
+
+
+class SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("where", ["threads", "processes"])
+def test_an_error_that_cannot_say_what_it_is_has_failed_as_any_other(where: str) -> None:
+    def work(rows):
+        raise SpeechlessError
+
+    options = {"where": where, "workers": 1, "scheme": "STATIC"}
+    said = "SpeechlessError: .*__str__ raises RuntimeError"
+    with pytest.raises(FunctionError, match=f"failed for rows 0 to 2 of 3: {said}"):
+        gangline.map(work, range(3), **options)
+    (failure,) = gangline.map(work, range(3), on_error="collect", **options).failures
+    assert "SpeechlessError" in failure.error
+
+
 def test_no_rows_give_what_the_function_makes_of_none() -> None:
     made = gangline.map(lambda rows: rows @ np.ones((3, 2)), VALUES[:0])
     assert made.shape == (0, 2)

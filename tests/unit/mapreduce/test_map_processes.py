@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import multiprocessing
 import os
@@ -191,6 +192,99 @@ def test_nothing_is_left_when_the_caller_is_ended(
     finally:
         started.kill()
         started.wait()
+
+
+STARTING = """
+import os, time
+from pathlib import Path
+import gangline
+
+def double(rows):
+    return [row * 2 for row in rows]
+
+if __name__ == "__main__":
+    gangline.map(double, range(9), where="processes", workers=1)
+else:
+    Path("pid.new").write_text(str(os.getpid()))
+    os.rename("pid.new", "pid")
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "signal_number", quick_of([signal.SIGTERM, signal.SIGKILL], quick=[signal.SIGKILL])
+)
+def test_no_file_is_left_when_the_caller_is_ended_during_the_start(
+    signal_number: int, tmp_path: Path
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    (tmp_path / "script.py").write_text(STARTING)
+    environment = {**os.environ, "TMPDIR": str(files)}
+    started = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path, env=environment)
+    pid = tmp_path / "pid"
+    try:
+        until = time.monotonic() + 40
+        while not pid.exists():
+            assert time.monotonic() < until, "the process does not start"
+            time.sleep(0.05)
+        started.send_signal(signal_number)
+        assert started.wait(timeout=20) == -signal_number
+        assert [path.name for path in files.iterdir() if path.is_file()] == []
+    finally:
+        started.kill()
+        started.wait()
+        if pid.exists():
+            os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+SLOW_TO_START = """
+import multiprocessing, os, signal
+from pathlib import Path
+
+def double(rows):
+    return rows * 2
+
+def stop_here():
+    if multiprocessing.parent_process() is None:
+        return
+    for number in range({count}):
+        try:
+            (Path(__file__).parent / f"stopped-{{number}}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return
+
+stop_here()
+"""
+
+
+def slow_to_start(folder: Path, monkeypatch: pytest.MonkeyPatch, *, count: int):
+    """A function whose module stops the first processes that import it."""
+    name = f"slow_to_start_{count}"
+    (folder / f"{name}.py").write_text(SLOW_TO_START.format(count=count))
+    monkeypatch.syspath_prepend(folder)
+    return importlib.import_module(name).double
+
+
+def test_who_is_ready_does_the_rows_while_another_one_hangs_as_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = run(slow_to_start(tmp_path, monkeypatch, count=1))
+    assert np.array_equal(made.value, ROWS * 2)
+    assert sorted(made.chunks_of) == [0, 14]
+    assert made.lost == {}
+    assert (tmp_path / "stopped-0").exists()
+
+
+def test_processes_that_all_hang_as_they_start_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "_START_S", 1.0)
+    function = slow_to_start(tmp_path, monkeypatch, count=2)
+    with pytest.raises(LaunchError, match=r"all 2 processes are lost.*given up after 1 s"):
+        run(function)
 
 
 @pytest.mark.parametrize(

@@ -68,18 +68,18 @@ class Crew:
         self._end()
 
     def _start_processes(self) -> list[Remote]:
-        path = write_job(self._job)
+        file = write_job(self._job)
         try:
             for worker in range(self._settings.workers):
                 patience_s = self._settings.patience_s
-                self._remotes.append(Remote(worker, path, patience_s=patience_s))
+                self._remotes.append(Remote(worker, file, patience_s=patience_s))
             for worker, remote in enumerate(self._remotes):
                 try:
                     remote.await_ready()
                 except WorkerLost as lost:
                     self._server.lose(worker, None, f"before it was ready, {lost}; {_IMPORTABLE}")
         finally:
-            path.unlink(missing_ok=True)  # who has mapped it keeps it
+            file.close()  # who has read it keeps it
         return self._remotes
 
     def _end(self) -> None:

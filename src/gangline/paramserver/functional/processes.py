@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from gangline.local.answers import answered, outcome_of
 from gangline.local.child import Child, live_with_parent, serve_parent
-from gangline.local.mapped_file import read_mapped, write_mapped
+from gangline.local.mapped_file import write_mapped
 from gangline.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-    from pathlib import Path
 
+    from gangline.local.mapped_file import MappedFile
     from gangline.paramserver.functional.computing import Job, Outcome
     from gangline.paramserver.functional.leaves import Leaves
     from gangline.paramserver.functional.ledger import Portion
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class Remote:
     """The process of one worker, as the server's side sees it."""
 
-    def __init__(self, worker: int, job: Path, *, patience_s: float) -> None:
+    def __init__(self, worker: int, job: MappedFile, *, patience_s: float) -> None:
         self._patience_s = patience_s
-        self._child = Child(serve, (worker, str(job)), name=f"paramserv-{worker}")
+        self._child = Child(serve, (worker, job), name=f"paramserv-{worker}")
 
     def await_ready(self) -> None:
         """Returns when the process has read the job."""
@@ -47,10 +47,10 @@ class Remote:
         self._child.end()
 
 
-def write_job(job: Job) -> Path:
+def write_job(job: Job) -> MappedFile:
     """A file that has the job, with its arrays as they lie in memory."""
     try:
-        return write_mapped(job, name="paramserv")
+        return write_mapped(job)
     except Exception as error:  # a pickled object may raise whatever it likes
         raise UsageError(
             f"where='processes' sends the functions, hyperparameters and data to other processes, and "
@@ -59,10 +59,11 @@ def write_job(job: Job) -> Path:
         ) from error
 
 
-def serve(pipe: Connection, worker: int, path: str) -> None:
+def serve(pipe: Connection, worker: int, file: MappedFile) -> None:
     """The whole life of a worker's process."""
     live_with_parent()
-    job: Job = read_mapped(path)
+    job: Job = file.read()
+    file.close()
 
     def answer(question: bytes) -> bytes:
         portion, model = pickle.loads(question)
