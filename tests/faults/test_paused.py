@@ -47,12 +47,17 @@ def members(job: LiveJob) -> tuple[int, ...]:
 def pause(job: LiveJob) -> int:
     """Has the job stand still; the last step that was made."""
     order(job, "pause", is_paused=True)
-    time.sleep(0.7)  # the present step ends, and logs are written
-    return newest_step(job)
+    stood = -1
+    while stood < 0 or newest_step(job) != stood:
+        stood = newest_step(job)
+        time.sleep(0.7)  # the present step ends, and logs are written
+    return stood
 
 
 def newest_step(job: LiveJob) -> int:
-    return max(event.step for event in job.events() if isinstance(event, StepDone))
+    """The last step that is in the logs; -1: none is yet."""
+    steps = (event.step for event in job.events() if isinstance(event, StepDone))
+    return max(steps, default=-1)
 
 
 @pytest.mark.parametrize("killed", quick_of([[], [2], [0, 2]], quick=[[2]]))
